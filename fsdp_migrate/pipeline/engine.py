@@ -121,7 +121,7 @@ class RulesEngine:
 
     def is_migrating(self, project: Project) -> bool:
         flagged = project.flags & _MIGRATING
-        return bool(flagged or project.held or project.gives_names or project.askers or project.words)
+        return bool(flagged or project.gives_names or project.askers or project.words)
 
     def must_migrate(self, facts: Sequence[FileFacts]) -> bool:
         # A project has the flags of all its files, or "gated" in place of "fsdp1".
@@ -181,7 +181,7 @@ class RulesEngine:
             [path for path in alone if path in sources],
             alone,
             neighbours.importing,
-            project.kept.wraps(),
+            project.kept.wraps,
             project.owners.programs,
         )
         if "keeps_gathered" not in project.flags:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.pipeline.configuring import keys_in, with_options
 from fsdp_migrate.pipeline.engine import Engine
-from fsdp_migrate.pipeline.work import Candidate
+from fsdp_migrate.pipeline.work import Candidate, module_of
 from fsdp_migrate.tree.files import Source
 from fsdp_migrate.tree.regular import read_regular
 from fsdp_rules.verdict.result import Failed, Skipped
@@ -90,15 +90,13 @@ class Index:
         self._batchnorm = frozenset(neighbours.importing(own))
         if project is None or self._batchnorm or len(self._facts) > 1 or not raised <= project.flags:
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
-        known = {path: one.data for path, one in self.candidates.items() if not one.is_notebook}
+        read = [one for path, one in self.candidates.items() if not (one.is_notebook and self.results[path])]
+        known = {one.path: data for one in read if (data := module_of(one, self._engine)) is not None}
         known.update((path, data) for path, data in texts.items() if not sources[path].is_notebook)
         values = self._engine.values(project, known, neighbours, self.candidates)
         if self._add_found(sorted(path for path in values.reached if path in texts), texts, sources):
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
-        raised = frozenset({"bounded"} if values.is_bounded else ())
-        # A wrap under a name that only the values of the tree say to be FSDP1's class.
-        raised |= {"fsdp1"} if values.wraps and "gated" not in project.flags else frozenset()
-        return replace(project, values=values, flags=project.flags | raised, tree_flags=project.tree_flags | raised)
+        return project.with_values(values)
 
     def _add_found(self, paths: Sequence[str], texts: dict[str, bytes], sources: Mapping[str, Source]) -> bool:
         """Index the files at ``paths``, which are taken out of ``texts``; whether one of them has facts."""

@@ -35,6 +35,14 @@ class Candidate:
     is_notebook: bool
 
 
+def module_of(candidate: Candidate, engine: Engine) -> bytes | None:
+    """The Python module that a file is, or that a notebook's cells make; None for one in another language."""
+    if not candidate.is_notebook:
+        return candidate.data
+    notebook = notebooks.parse(candidate.data, candidate.path, engine.has_marker)
+    return None if notebook is None else notebook.module
+
+
 @dataclass(frozen=True)
 class Indexer:
     """Gives the facts of a file, or why there are none."""
@@ -45,12 +53,9 @@ class Indexer:
         return contained(lambda: self._index(candidate))
 
     def _index(self, candidate: Candidate) -> FileFacts | Skipped | Failed:
-        module = candidate.data
-        if candidate.is_notebook:
-            notebook = notebooks.parse(candidate.data, candidate.path, self.engine.has_marker)
-            if notebook is None:
-                return Skipped("a notebook in another language than Python")
-            module = notebook.module
+        module = module_of(candidate, self.engine)
+        if module is None:
+            return Skipped("a notebook in another language than Python")
         facts = self.engine.index(candidate.path, module)
         return Failed(why_unparsable(module)) if facts is None else facts
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.file import File
 from fsdp_rules.model.containing import containing
+from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import wrapping_call
-from fsdp_rules.project.places import Place
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -76,25 +76,10 @@ def _is_sharded_later(compiled: cst.Call, model: cst.BaseExpression, file: File)
     if around is not None and wrapping_call(around, file) is not None:
         return True
     statement = file.statement(compiled)
-    if isinstance(statement, cst.Return) and _is_given_to_wraps(file.path, file.scope(compiled), file):
-        return True
-    given = [model]
+    given = [model, compiled]
     if isinstance(statement, cst.Assign):
         given += [entry.target for entry in statement.targets]
     elif isinstance(around, cst.Call):
         given += [one.value for one in around.args if one is not argument]
-    return any(
-        file.project.is_wrapped_elsewhere(file.path, file.scope(compiled), text)
-        for one in given
-        for part in (one, *containing(one, file))
-        if (text := dotted(part)) is not None
-    )
-
-
-def _is_given_to_wraps(path: str, function: str, file: File) -> bool:
-    """Whether what ``function`` returns becomes a sharded model; of one that hands back what it gets, its argument."""
-    name = function.rpartition(".")[2]
-    return any(
-        place == Place("ret", path, function) or (place.kind == "arg" and place.name.rpartition(".")[2] == name)
-        for place in file.project.unwrapped
-    )
+    parts = (part for one in given for part in (one, *containing(one, file)))
+    return any(value_of(part, file).given is not Certainty.NO for part in parts)

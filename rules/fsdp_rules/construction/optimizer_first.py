@@ -73,7 +73,7 @@ def build(model):
             for given in given_optimizers(node, file):
                 yield self._given(given, node, file)
         # fsdp_compat.shard relinks the optimizers of a process, or stops the step of those that FSDP1 does not train.
-        if isinstance(node, cst.Call) and file.project.unwrapped and not file.settings.prefers_helpers:
+        if isinstance(node, cst.Call) and not file.settings.prefers_helpers:
             yield from self._stale(node, file)
 
     def _stale(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:

@@ -136,23 +136,19 @@ def _either(diagnosis: Diagnosis, file: File) -> str | None:
     return None if isinstance(diagnosis.node, cst.ClassDef) else _first(diagnosis, _is_either, file)
 
 
-def _first(diagnosis: Diagnosis, holds: Callable[[cst.BaseExpression, str, File], bool], file: File) -> str | None:
+def _first(diagnosis: Diagnosis, holds: Callable[[cst.BaseExpression, File], bool], file: File) -> str | None:
     """The first name that ``diagnosis`` is about of which ``holds`` is true."""
-    if not file.project.kept.models.held:
-        return None
     named = ((node, dotted(node)) for node in _named(diagnosis.node, file))
-    return next((text for node, text in named if text is not None and holds(node, text, file)), None)
+    return next((text for node, text in named if text is not None and holds(node, file)), None)
 
 
-def _keeps(node: cst.BaseExpression, text: str, file: File) -> bool:
-    followed = value_of(node, file).kept is not Certainty.NO
-    return followed or file.project.kept.keeps(file.path, file.scope(node), text)
+def _keeps(node: cst.BaseExpression, file: File) -> bool:
+    return value_of(node, file).kept is not Certainty.NO
 
 
-def _is_either(node: cst.BaseExpression, text: str, file: File) -> bool:
+def _is_either(node: cst.BaseExpression, file: File) -> bool:
     fact = value_of(node, file)
-    followed = Certainty.NO not in (fact.kept, fact.model)
-    return followed or file.project.kept.is_either(file.path, file.scope(node), text)
+    return Certainty.NO not in (fact.kept, fact.model)
 
 
 def _named(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:

@@ -35,11 +35,9 @@ def is_relevant(text: str, path: str, project: Project, traps: bool = False) -> 
     # A tree that wraps nothing may have functions that ask for FSDP1's class, for those who do.
     if not project.tree_flags & {"fsdp1", "gated"} and not project.askers:
         return False
-    if path in project.unseen:
-        return True
     if any(name in text for found in project.own.values() for one in found for name in one.spelled()):
         return True
-    if project.touches(path) or project.wraps_what_comes_from(path):
+    if path in project.values.reached or path in project.values.giving:
         return True
     return any(name.rpartition(".")[2] in text for name in project.askers) or _is_open(text)
 

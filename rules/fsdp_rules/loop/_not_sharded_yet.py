@@ -12,6 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, canonical
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
+from fsdp_rules.project.flow import Certainty
 
 
 def is_not_sharded_yet(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
@@ -34,8 +35,9 @@ def is_in_construction(place: cst.CSTNode, model: cst.BaseExpression, file: File
     if _root(model) != "self" or function is None or function.name.value != "__init__":
         return False
     family = _family(file.scope(place).rpartition(".")[0], file)
-    constructors = {(path, f"{name}.__init__") for path, name in family}
-    given = any(one.kind.startswith("param") and (one.path, one.scope) in constructors for one in file.project.held)
+    constructors = [(path, f"{name}.__init__") for path, name in family]
+    named, takes = file.project.named, file.project.takes
+    given = any(named(*one, text).model is not Certainty.NO for one in constructors for text in takes.get(one, ()))
     return not given and not any(_imports_wraps(path, file) for path in {path for path, _ in family})
 
 

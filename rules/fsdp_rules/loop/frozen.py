@@ -8,7 +8,6 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.gathered import may_reshard_before
-from fsdp_rules.model.guessed import as_guessed
 from fsdp_rules.model.kept_frozen import kept_frozen, later_change
 from fsdp_rules.model.passes import Pass, last_passes
 from fsdp_rules.model.program_wraps import carried_in
@@ -91,7 +90,7 @@ def train(net, epochs):
                 f"after an eval forward the next reshard would lose this change: {file.code(model)} is resharded first"
             )
             edits = (reshard_before(file.statement(place), model, file),)
-            yield as_guessed(Diagnosis(node, Level.SAFE, text, edits=edits), model, file)
+            yield Diagnosis(node, Level.SAFE, text, edits=edits)
             return
         units = f"for unit in {file.code(model)}.modules(): if isinstance(unit, FSDPModule): unit.reshard()"
         yield Diagnosis(

@@ -14,7 +14,6 @@ from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, writes, zips
 from fsdp_rules.model.flowing import is_own_function
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
-from fsdp_rules.model.guessed import as_guessed
 from fsdp_rules.model.kept_clearing import kept_clearing
 from fsdp_rules.model.parameter_reads import parameter_reads
 from fsdp_rules.model.passes import Pass, awaits_backward, is_given_loss, last_passes, may_run_between
@@ -104,10 +103,10 @@ def train(net, batches):
             whole = clears and isinstance(place, cst.Call) and model is part
             optimizer = optimizer_of(model, place, file) if whole else None
             if optimizer is not None and isinstance(place, cst.Call):
-                yield as_guessed(self._by_optimizer(place, model, optimizer, file), model, file)
+                yield self._by_optimizer(place, model, optimizer, file)
                 continue
             if clears and forward is not None and (moved := _moved_above(place, forward, model, file)) is not None:
-                yield as_guessed(moved, model, file)
+                yield moved
                 continue
             own = isinstance(place, cst.Call) and is_own_function(place.func, file)
             if own and not may_reshard_before(place, model, file):
@@ -120,7 +119,7 @@ def train(net, batches):
                 if before is not None and not clears and not may_run_between(before, place, file):
                     continue
                 resharded[block, file.code(model)] = place
-            yield as_guessed(self._resharded(place, model, forward, file), model, file)
+            yield self._resharded(place, model, forward, file)
 
     def _by_optimizer(self, call: cst.Call, model: cst.BaseExpression, optimizer: str, file: File) -> Diagnosis:
         return Diagnosis(

@@ -138,7 +138,7 @@ def _sees_shards(call: cst.Call, file: File) -> bool:
 def _serves_both(file: File) -> bool:
     """Whether some models of the project keep FSDP1, and others do not."""
     kept = file.project.kept
-    return bool(kept.models.held) and not (kept.alone or kept.left_by(file.path))
+    return bool(kept.wraps) and not (kept.alone or kept.left_by(file.path))
 
 
 def _assumptions(file: File) -> list[str]:

@@ -107,7 +107,7 @@ def _held(owner: cst.BaseExpression, names: list[str], file: File) -> Certainty:
     """How sure it is that ``owner``, or its attribute behind ``names``, is a sharded model."""
     if not names:
         return sharded(owner, file).certainty
-    return file.project.holds(file.path, file.scope(owner), ".".join([file.code(owner), *names]))
+    return Certainty.MAYBE if file.project.may_hold(names[-1]) else Certainty.NO
 
 
 def _taken(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, list[str]]]:

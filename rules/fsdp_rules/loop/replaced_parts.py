@@ -19,7 +19,6 @@ from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.unit_parts import unit_by_class
 from fsdp_rules.project.parts import Part
-from fsdp_rules.project.places import Place, scopes
 from fsdp_rules.project.project import INNER, Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -102,10 +101,8 @@ def build(model, classes):
         elif own and new.pattern:
             yield from _named_by_text(new, place, held, condition, file)
         elif own and new.name and new.name not in OTHERS and _read_like(re.escape(new.name), file):
-            names = (Place("var", file.path, one, file.code(new.owner)) for one in scopes(file.scope(node)))
-            known = (file.project.held.get(name) for name in names)
-            made = any(one and not one.by_name for one in known) or is_made_by_table(new.owner, file)
-            level = Level.MANUAL if made or held is Certainty.YES else Level.REVIEW
+            made = held is Certainty.YES or is_made_by_table(new.owner, file)
+            level = Level.MANUAL if made else Level.REVIEW
             yield Diagnosis(place, level, f"{condition}{READ.format(name=new.name)}", BEFORE)
         elif own and _may_be_read(new, node, file):
             yield Diagnosis(place, Level.REVIEW, f"{condition}{ASSUMED.format(name=new.name or 'it')}", BEFORE)

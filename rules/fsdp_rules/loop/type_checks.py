@@ -172,7 +172,7 @@ def unwrapped(model: "FSDPModule"):
             return _beside_fsdp2(node, subject, file)
         message = "a sharded module is an FSDPModule"
         level = Level.SAFE
-        if not any(place.kind == "seed" for place in file.project.held):
+        if not file.project.wraps:
             level = Level.REVIEW
             message += ", assumes that what wraps the model, in another project, moves to FSDP2 too"
         if "FSDPModule" in file.code(whole):

@@ -27,8 +27,8 @@ class UnseenFunctions(Rule):
     a model is given to a function that is passed in and nothing in the project passes one, or to one that a
     configuration names, what that function does with the model is unknown. The call is reported and not changed. What
     an object gives by `__getattr__` is not followed either, and reported where the object holds a sharded model. In a
-    project where a wrapped model may be in tens of thousands of places, or whose code is more than is read (3 MB beside
-    what the answers need, 6,000 runs of functions), only what is sure is followed, and the wrap is reported.
+    project whose code is more than is read (3 MB beside what the answers need, 6,000 runs of functions) not all is
+    followed, and the wrap is reported.
     """
 
     id = "FSDP223"

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.project.flow import Certainty
+from fsdp_rules.project.places import INNER
 from fsdp_rules.project.value_facts import NOTHING, Fact, Position
 
 
@@ -16,6 +17,15 @@ def value_of(node: cst.BaseExpression, file: File) -> Fact:
     if not file.layout.has(node) or file.path not in file.project.values.known:
         return NOTHING
     return file.project.values.at(file.path, file.span(node))
+
+
+def other_model(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``node``, or what it is the module inside of, is a model in another wrapper than FSDP1's."""
+    found = value_of(node, file).other
+    while isinstance(node, cst.Attribute) and f".{node.attr.value}" in INNER:
+        node = node.value
+        found = max(found, value_of(node, file).other)
+    return found
 
 
 def is_other(node: cst.BaseExpression, file: File) -> bool:
@@ -30,8 +40,7 @@ def is_no_optimizer(node: cst.BaseExpression, file: File) -> bool:
 
 def is_raw(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is what some wrap is given, and is not wrapped yet."""
-    found = file.project.values.raw.get(file.path)
-    return found is not None and file.layout.has(node) and file.span(node) in found
+    return value_of(node, file).given is Certainty.YES
 
 
 def built_early(node: cst.BaseExpression, file: File) -> str | None:

@@ -32,7 +32,7 @@ def is_given_by_call(node: cst.BaseExpression, file: File) -> bool:
     attribute = ".".join(name for name in names if f".{name}" not in INNER)
     called = _called(node, file)
     if called is None:
-        return bool(names) and names[-1] in file.project.held_attributes
+        return bool(names) and file.project.may_hold(names[-1])
     return any(file.project.may_return_wrapped(file.path, name, attribute) for name in called)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.optimizers import SETTINGS
 
 
@@ -21,5 +20,6 @@ def is_of_settings(node: cst.BaseExpression, file: File) -> bool:
 
 
 def _keeps_models(file: File) -> bool:
-    places = (place for place in chain(file.project.held, file.project.unwrapped) if place.kind in ("put", "var"))
-    return any(SETTINGS.search(part) for place in places for part in place.name.split(".")[:-1])
+    named = (pair for every in file.project.values.named.values() for pair in every.items())
+    texts = (text for (_, text), fact in named if Certainty.YES in (fact.model, fact.given))
+    return any(SETTINGS.search(part) for text in texts for part in text.split(".")[:-1])

@@ -13,11 +13,11 @@ from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
-from fsdp_rules.model.flowing import is_excluded, is_other, is_raw, value_of
+from fsdp_rules.model.flowing import is_excluded, is_other, is_raw, other_model, value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
-from fsdp_rules.model.run_evidence import run_says, seen
+from fsdp_rules.model.run_evidence import run_says
 from fsdp_rules.model.wrapping import is_comprehended, sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.observed import MODEL, PART
 from fsdp_rules.project.project import INNER, Certainty
@@ -108,7 +108,7 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
     if not is_repeatable(node):
         # Whether it may be called a second time is not known.
         flowing = min(flowing, Certainty.MAYBE)
-    held = _by_name(named, text, file) if flowing is Certainty.NO and text is not None else flowing
+    held = flowing
     guard = fsdp1_guard(named, text, file) if held is not Certainty.YES and text is not None else Guard.NONE
     if guard is Guard.FSDP1 or (guard is Guard.MIXED and held is Certainty.NO):
         return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
@@ -126,7 +126,7 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
     if held is Certainty.NO:
         later = is_raw(node, file) or (not own and _is_sharded_later(named, text, file))
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
-    if is_excluded(node, file) or _is_in_ddp(named, text, file):
+    if is_excluded(node, file) or (other_model(named, file) is not Certainty.NO and is_in_ddp_mode(named, file)):
         return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
     if flowing is not Certainty.YES and is_just_made(named, named, file):
         return Sharded(Certainty.NO, Why.MADE, foreign=foreign)
@@ -152,34 +152,9 @@ def _ordered(named: cst.BaseExpression, text: str, found: Sharded, own: bool, fi
     if known and not is_settled and not any(_may_have_run(wrap, named, outer, file) for wrap in known):
         if own:
             return maybe
-        early = file.project.is_wrapped_before(file.path, file.scope(named), outer)
-        why = Why.LATER if early is Certainty.NO else Why.FOLLOWED
-        return replace(found, certainty=early, why=why, wraps=wraps, is_made_here=True)
+        return replace(found, certainty=Certainty.NO, why=Why.LATER, wraps=wraps, is_made_here=True)
     above = any(_has_run(wrap, named, file) for wrap in wraps)
     return replace(found, why=Why.ABOVE if above else Why.FOLLOWED, wraps=wraps, is_made_here=bool(known))
-
-
-def _is_in_ddp(node: cst.BaseExpression, text: str, file: File) -> bool:
-    """Whether ``node`` may be in DistributedDataParallel for all that is followed, and a test says that this is on."""
-    outer = text
-    while outer.endswith(INNER):
-        outer = outer.rpartition(".")[0]
-    others = file.project.others
-    found = others is not None and others.find(file.path, file.scope(node), outer).certainty is not Certainty.NO
-    return found and is_in_ddp_mode(node, file)
-
-
-def is_guessed(node: cst.BaseExpression, file: File) -> bool:
-    """Whether ``node`` may be a sharded model for no better reason than that an unknown object has a method so called.
-
-    Then it may be anything, and no edit that needs a module is safe.
-    """
-    text = element_text(node)
-    if text is None or seen(node, file) is not None:
-        return False
-    if not file.project.kept.others.find(file.path, file.scope(node), text).by_method:
-        return False
-    return value_of(node, file).model is Certainty.NO and fsdp1_guard(node, text, file) is Guard.NONE
 
 
 def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:
@@ -238,12 +213,6 @@ def sharded_names(node: cst.BaseExpression, file: File) -> Certainty:
     call = file.parent(method) if isinstance(method, cst.Attribute) else None
     given = value_of(call, file).parameters if isinstance(call, cst.Call) else Certainty.NO
     return given if held is Certainty.NO else held
-
-
-def _by_name(node: cst.BaseExpression, text: str, file: File) -> Certainty:
-    """How sure it is that ``node`` is a wrapped model for no better reason than a name, as that of a method."""
-    held = file.project.kept.others.find(file.path, file.scope(node), text)
-    return held.certainty if held.by_method or held.by_name else Certainty.NO
 
 
 def _is_foreign(node: cst.BaseExpression, held: Certainty, file: File) -> bool:

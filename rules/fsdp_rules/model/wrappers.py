@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text, is_repeatable
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import other_model
 from fsdp_rules.model.guards import Guard, guard_of, is_under_fsdp
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.project.project import Certainty
@@ -33,10 +34,7 @@ def other_wrapper(node: cst.BaseExpression, file: File) -> Certainty:
     if guard_of(node, file.code(node), file) is Guard.FSDP1:
         return Certainty.NO
     named = ("ddp_wraps" if found.certainty is Certainty.YES else "ddp") in file.project.flags
-    text, others = element_text(node), file.project.others
-    if text is None or others is None:
-        return Certainty.MAYBE if named else Certainty.NO
-    known = others.find(file.path, file.scope(node), text).certainty
+    known = other_model(node, file)
     return max(known, Certainty.MAYBE) if named and found.certainty is Certainty.NO else known
 
 

@@ -84,9 +84,12 @@ class Aliases:
         dotted = self.dotted(node)
         return canonical(dotted) if dotted else None
 
-    def is_mapped(self, node: ast.Call) -> bool:
-        """Whether ``node`` is ``map(FSDP, models)``."""
-        return text_of(node.func) == "map" and bool(node.args) and self.known(node.args[0]) == FSDP
+    def wraps(self, node: ast.Call) -> bool:
+        """Whether ``node`` is ``wrap(model)``, ``map(FSDP, models)``, or makes or calls a partial of FSDP1's class."""
+        callee = self.dotted(node.func)
+        is_mapped = text_of(node.func) == "map" and bool(node.args) and self.known(node.args[0]) == FSDP
+        is_called = callee is not None and (canonical(callee) == "wrap" or callee in self.factories)
+        return is_mapped or is_called or self.is_factory(node) or self.is_factory(node.func)
 
     def is_factory(self, node: ast.expr) -> bool:
         """Whether ``node`` is a ``functools.partial(FSDP, ...)``."""

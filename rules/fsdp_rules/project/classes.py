@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.project.facts import FileFacts
-from fsdp_rules.project.places import Place, scopes
+from fsdp_rules.project.places import scopes
 from fsdp_rules.project.programs import Programs
 
 #: A class: the file it stands in (as in a place), and its qualified name.
@@ -17,7 +17,7 @@ Owner = tuple[str, str]
 
 @dataclass(frozen=True)
 class Owners:
-    """The classes of a project, by last name, with their bases, and every place that something is assigned to.
+    """The classes of a project, by last name, with their bases.
 
     ``methods`` are the functions that each class defines, ``supers`` those of its bases that it calls, ``attributes``
     the files that assign or define an attribute, by its last name, ``programs`` which files may run together: a
@@ -26,7 +26,6 @@ class Owners:
 
     classes: Mapping[str, tuple[Owner, ...]] = field(default_factory=dict)
     bases: Mapping[Owner, tuple[str, ...]] = field(default_factory=dict)
-    assigned: frozenset[Place] = field(default=frozenset())
     methods: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
     supers: Mapping[Owner, frozenset[str]] = field(default_factory=dict)
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -37,14 +36,12 @@ class Owners:
         """Join the classes of all files."""
         classes: dict[str, list[Owner]] = defaultdict(list)
         bases: dict[Owner, tuple[str, ...]] = {}
-        assigned: set[Place] = set()
         methods: dict[Owner, set[str]] = defaultdict(set)
         supers: dict[Owner, frozenset[str]] = {}
         attributes: dict[str, set[str]] = defaultdict(set)
         for file in files:
             for name in file.attributes:
                 attributes[name].add(file.path)
-            assigned.update(flow.target for flow in file.flows if flow.target.kind == "var")
             for qualified, names in file.classes.items():
                 owner = (file.path, qualified)
                 classes[qualified.rpartition(".")[2]].append(owner)
@@ -56,7 +53,6 @@ class Owners:
         return cls(
             {name: tuple(owners) for name, owners in classes.items()},
             bases,
-            frozenset(assigned),
             {owner: frozenset(names) for owner, names in methods.items()},
             supers,
             {name: frozenset(paths) for name, paths in attributes.items()},
@@ -67,28 +63,19 @@ class Owners:
         """Whether some program of the file at ``path`` assigns or defines an attribute ``name``."""
         return any(self.programs.may_share(path, one) for one in self.attributes.get(name, ()))
 
-    def places(self, path: str, scope: str, text: str) -> tuple[Place, ...]:
-        """Every place that ``self.x`` (``text``) in ``scope`` may mean, in the class around it and in its family.
+    def family(self, path: str, scope: str) -> set[Owner]:
+        """The class around ``scope`` and its family: every class whose attribute ``self.x`` may be there.
 
         A subclass that has a method of its own for the one in ``scope``, and never calls this one, is not meant.
         """
         owner = self._around(path, scope)
         if owner is None:
-            return ()
+            return set()
         method = scope[len(owner[1]) + 1 :].partition(".")[0]
         family = self._reached(owner, lambda one: self._above.get(one, ()))
-        family |= self._reached(
+        return family | self._reached(
             owner, lambda one: (other for other in self._below.get(one, ()) if self._runs(other, method))
         )
-        return tuple(Place("var", key, qualified, text) for key, qualified in sorted(family))
-
-    def inherited(self, path: str, scope: str, text: str) -> tuple[Place, ...]:
-        """The places of ``self.x`` in the bases of the class around ``scope``, where it assigns none itself."""
-        owner = self._around(path, scope)
-        if owner is None or Place("var", *owner, text) in self.assigned:
-            return ()
-        family = self._reached(owner, lambda one: self._above.get(one, ()))
-        return tuple(Place("var", key, qualified, text) for key, qualified in sorted(family))
 
     def may_have(self, path: str, scope: str, method: str) -> bool:
         """Whether the class around ``scope``, one of its bases or one that inherits from it defines ``method``."""

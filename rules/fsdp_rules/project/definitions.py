@@ -6,9 +6,6 @@ import ast
 
 from fsdp_rules.project.walking import walk
 
-#: Methods that give an object an attribute by its name.
-_NAMING = ("add_module", "register_module", "__setattr__")
-
 
 def base_calls(owner: ast.ClassDef) -> frozenset[str]:
     """The methods that ``owner`` calls as those of a base."""
@@ -63,11 +60,6 @@ def named_fields(made: ast.expr) -> list[str]:
 def _makes_constructor(decorator: str) -> bool:
     name = decorator.partition("(")[0]
     return "dataclass" in name or name in ("attr.s", "attrs.define", "define", "attrs.frozen", "frozen")
-
-
-def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether what ``function`` returns is read as an attribute."""
-    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

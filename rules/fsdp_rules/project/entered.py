@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fsdp_rules.project.flow import Certainty
-from fsdp_rules.project.lookup import Lookup
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.steps import Step
+from fsdp_rules.project.value_facts import NOTHING as NO_FACT
+from fsdp_rules.project.value_facts import ValueFacts
 
 #: Functions that look at the parameters of a model that they are given, by what people call them. What switches the
 #: synchronisation of gradients off, as `no_backward_sync(model)`, looks at none.
@@ -56,12 +57,13 @@ def is_backward(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Entered:
-    """``steps`` are the calls of each function, ``values`` the names of functions that are called as values.
+    """``facts`` are those of all expressions, ``steps`` the calls of each function.
 
+    ``values`` are the names of functions that are called as values.
     ``programs`` says which files may run together.
     """
 
-    models: Lookup = field(default_factory=Lookup)
+    facts: ValueFacts = field(default_factory=ValueFacts)
     steps: dict[Site, tuple[Step, ...]] = field(default_factory=dict)
     functions: dict[str, tuple[Site, ...]] = field(default_factory=dict)
     values: frozenset[str] = field(default=frozenset())
@@ -74,7 +76,7 @@ class Entered:
     def without(self, apart: frozenset[str], values: frozenset[str]) -> Entered:
         """The same of all files but those ``apart``; ``values`` are the names that the others call as values."""
         steps = {site: found for site, found in self.steps.items() if site[0] not in apart}
-        return Entered(self.models, steps, self.functions, values, self.programs)
+        return Entered(self.facts, steps, self.functions, values, self.programs)
 
     def after_forward(self, path: str, scope: str) -> bool:
         """Whether some caller runs a forward of a sharded model, and no backward, before it calls ``scope``."""
@@ -239,7 +241,8 @@ class Entered:
 
     def _may_run(self, path: str, scope: str, text: str) -> bool:
         """Whether a call of the dotted name ``text``, or of what gets it, may run a sharded model."""
-        return self.models.find(path, scope, text).certainty is not Certainty.NO
+        fact = self.facts.named.get(path, {}).get((scope, text), NO_FACT)
+        return fact.model is not Certainty.NO
 
     def called(self, path: str, scope: str, callee: str) -> list[Site]:
         """The functions of the tree that a call of ``callee`` in ``scope`` may run, those of the same class first."""

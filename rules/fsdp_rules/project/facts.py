@@ -1,4 +1,4 @@
-"""What one file tells the others: its imports, its functions, and where values go; from the standard library's ast."""
+"""What one file tells the others: imports, functions, wraps, words; from the standard library's ast."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from fsdp_rules.project.ignore_comments import kept_wraps
 from fsdp_rules.project.indexer import Indexer
 from fsdp_rules.project.meta import MAY_NAME_META, meta_scopes
 from fsdp_rules.project.optimizers import Optimizer, optimizers_in
-from fsdp_rules.project.parts import Fitted, ModuleClass, classes_in, fitted_in, returned_in
-from fsdp_rules.project.places import Flow, module_name
+from fsdp_rules.project.parts import ModuleClass, classes_in, returned_in
+from fsdp_rules.project.places import module_name
 from fsdp_rules.project.public_names import Public, public
 from fsdp_rules.project.rank_texts import given_rank
 from fsdp_rules.project.steps import Steps, steps_in
 from fsdp_rules.project.taking import takes_state
 from fsdp_rules.project.twins import CHOOSES
 from fsdp_rules.project.walking import walk
-from fsdp_rules.project.wraps import Wraps
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class FileFacts:
     path: str
     module: str
     aliases: dict[str, str]
-    flows: tuple[Flow, ...]
     #: The parameters of each function, by its qualified name.
     functions: dict[str, tuple[str, ...]]
     flags: frozenset[str]
@@ -44,20 +42,12 @@ class FileFacts:
     classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: The methods of its bases that each class calls, through ``super()`` or by their class, by its qualified name.
     supers: dict[str, frozenset[str]] = field(default_factory=dict)
-    #: The parameters of each function that are texts, numbers or paths, by the function's qualified name.
-    plain: dict[str, frozenset[str]] = field(default_factory=dict)
     #: The names that the module itself assigns.
     assigned: frozenset[str] = field(default=frozenset())
     #: The last names of the attributes, of whatever objects, that the file assigns or defines.
     attributes: frozenset[str] = field(default=frozenset())
     #: What a star import of the file gives.
     public: Public = field(default_factory=Public)
-    #: What the names of the module itself are made by, where a call of a class makes them.
-    instances: dict[str, frozenset[str]] = field(default_factory=dict)
-    #: The functions that return a ``functools.partial(FSDP, ...)``.
-    makers: frozenset[str] = field(default=frozenset())
-    #: The classes that extend FSDP1's.
-    wrappers: frozenset[str] = field(default=frozenset())
     #: The context managers that set the kind of state for the code that runs inside them.
     switchers: frozenset[str] = field(default=frozenset())
     #: The functions that say whether what they are given is of FSDP1's class, and whether they ask for it alone.
@@ -68,6 +58,9 @@ class FileFacts:
     shards: frozenset[str] = field(default=frozenset())
     #: The lines on which the file wraps models with FSDP1, and the whole file, where it may choose what to wrap with.
     wrapped: frozenset[int] = frozenset()
+    #: Those in gates, and those of wraps that stay: of subclasses of FSDP1's class, or under a comment.
+    gated: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
     choosing: bytes = b""
     #: The functions that the file gives a text formed from a rank, those that it imports by their dotted names.
     given_rank: frozenset[str] = field(default=frozenset())
@@ -75,10 +68,9 @@ class FileFacts:
     optimizers: tuple[Optimizer, ...] = ()
     #: The calls of each function, and what is used as values.
     steps: Steps = field(default_factory=lambda: Steps({}, frozenset()))
-    #: The classes with bases, what functions return the results of, and what objects are given the results of.
+    #: The classes with bases, and what functions return the results of.
     modules: dict[str, ModuleClass] = field(default_factory=dict)
     returned: dict[str, frozenset[str]] = field(default_factory=dict)
-    fitted: frozenset[Fitted] = field(default=frozenset())
     #: The words by which the file asks a framework for FSDP1, where it keeps them.
     words: tuple[Word, ...] = ()
     #: The whole file, where it speaks of FSDP: what a call is given may be written there.
@@ -136,16 +128,14 @@ def _index(
 ) -> FileFacts:
     module = module_name(path)
     aliases = _aliases(path, tree, given)
-    wraps = Wraps(tree, aliases)
     kept = kept_wraps(tree, data.decode("utf-8", "replace")) if b"ignor" in data.lower() else frozenset()
-    indexer = Indexer(path, aliases, wraps, gated, kept)
-    indexer.run(tree)
+    indexer = Indexer(aliases, gated, kept)
+    indexer.run(tree.body)
     nodes = [*walk(tree)]
     return FileFacts(
         path=path,
         module=module,
         aliases=aliases.names,
-        flows=tuple(indexer.flows),
         functions=indexer.functions,
         flags=flags_in(data) | indexer.flags | _of_state(tree, data),
         imported=frozenset(aliases.imported),
@@ -153,28 +143,25 @@ def _index(
         reads=reads(tree) if aliases.starred else frozenset(),
         classes=indexer.classes,
         supers=indexer.supers,
-        plain=indexer.plain,
         assigned=frozenset(name for scope, name in indexer.assigned if not scope),
         attributes=frozenset(
             name.rpartition(".")[2]
             for name in (*(name for scope, name in indexer.assigned if "." in name or scope), *indexer.functions)
         ),
         public=public(tree, module, aliases.names),
-        instances={name: frozenset(made) for (scope, name), made in wraps.instances.items() if not scope},
-        makers=frozenset(indexer.makers),
-        wrappers=frozenset(indexer.wrappers),
         switchers=frozenset(indexer.switchers),
         askers=indexer.askers,
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
         shards=sharding_functions(tree) if b"fully_shard" in data else frozenset(),
         wrapped=frozenset(indexer.wrapped),
+        gated=frozenset(indexer.gated),
+        kept=frozenset(indexer.kept),
         choosing=data if CHOOSES.search(data) else b"",
         given_rank=given_rank(nodes, aliases.names) if b"rank" in data else frozenset(),
         optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         steps=steps_in(tree),
         modules=classes_in(nodes, aliases),
         returned=returned_in(nodes, aliases),
-        fitted=fitted_in(nodes, aliases),
         words=words_in(tree, path) if MAY_GIVE.search(data) else (),
         # Names that a star import gives are those of a file that need not say FSDP.
         source=data if aliases.starred or b"fsdp" in data.lower() or b"state_dict" in data else b"",

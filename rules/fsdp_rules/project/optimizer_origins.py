@@ -14,16 +14,14 @@ from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.optimizers import HOOK, Optimizer
 from fsdp_rules.project.places import module_name, scopes
 from fsdp_rules.project.programs import Programs
+from fsdp_rules.project.value_facts import Fact
 
 
 class Follows(Protocol):
     """What a project says of a name in a scope of a file."""
 
-    def holds(self, path: str, scope: str, text: str) -> Certainty:
-        """How sure it is that the name holds a wrapped model."""
-
-    def is_wrapped_elsewhere(self, path: str, scope: str, text: str) -> bool:
-        """Whether what the name holds is given to some wrap."""
+    def named(self, path: str, scope: str, text: str) -> Fact:
+        """What the name may be."""
 
     def touches(self, path: str) -> bool:
         """Whether some name in the file may hold a wrapped model."""
@@ -106,12 +104,15 @@ class Optimizers:
         in_class = name == "__init__" and owner == _owner(site[1])
         is_near = path == site[0] and (optimizer.scope == site[1] or in_class)
         for model in optimizer.models:
-            sure = project.holds(path, optimizer.scope, model)
+            fact = project.named(path, optimizer.scope, model)
+            sure = fact.model
             # What another function puts into an object may come after its own methods have run.
             held = sure is Certainty.YES or (sure is Certainty.MAYBE and not model.startswith("self."))
-            early = project.is_wrapped_elsewhere(path, optimizer.scope, model)
+            # A property that wraps gives what is not wrapped only where nothing is.
+            is_property = model.startswith("self.") and project.owners.may_have(path, optimizer.scope, model[5:])
+            early = fact.given is not Certainty.NO and not is_property
             # A method of a subclass may run before the one of its base that wraps, or the other way round.
-            inherits = model.startswith("self.") and len(project.owners.places(path, optimizer.scope, model)) > 1
+            inherits = model.startswith("self.") and len(project.owners.family(path, optimizer.scope)) > 1
             # One whose class is known is looked at by FSDP117 in its own function or class, before or after the wrap.
             known = early and not optimizer.callee and (is_near or not _is_inner(optimizer.scope, model))
             if (held and not early and not inherits) or known:

@@ -8,11 +8,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.aliases import Aliases
 from fsdp_rules.project.endings import UNKNOWN, Ending, endings_in
-from fsdp_rules.project.texts import element_text
 from fsdp_rules.project.walking import walk
 
 #: Modules of torch.nn that have no parameters.
@@ -53,14 +51,6 @@ class ModuleClass:
     ends: tuple[Ending, ...] = UNKNOWN
 
 
-class Fitted(NamedTuple):
-    """What the object of the text ``owner`` is given: an attribute of this name, or the result of this call."""
-
-    owner: str
-    attribute: str = ""
-    made: str = ""
-
-
 def classes_in(nodes: Iterable[ast.AST], aliases: Aliases) -> dict[str, ModuleClass]:
     """The classes of a file that have bases, by their last names; ``nodes`` are all of the file."""
     found: dict[str, ModuleClass] = {}
@@ -93,46 +83,6 @@ def returned_in(nodes: Iterable[ast.AST], aliases: Aliases) -> dict[str, frozens
         if made:
             found[node.name] = frozenset(name for name in made if name is not None)
     return found
-
-
-def fitted_in(nodes: Iterable[ast.AST], aliases: Aliases) -> frozenset[Fitted]:
-    """What a file gives to attributes and elements of objects; ``nodes`` are all of the file."""
-    made: dict[str, list[ast.expr]] = defaultdict(list)
-    given: list[tuple[ast.expr, str, ast.expr]] = []
-    for node in nodes:
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    made[target.id].append(node.value)
-                elif isinstance(target, ast.Attribute | ast.Subscript):
-                    given.append((target.value, target.attr if isinstance(target, ast.Attribute) else "", node.value))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            given += [(node.func.value, "", one) for one in node.args]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-            name = node.args[1] if len(node.args) == 3 else None
-            if isinstance(name, ast.Constant):
-                given.append((node.args[0], str(name.value), node.args[2]))
-    found: set[Fitted] = set()
-    for owner, attribute, value in given:
-        text = text_of(owner) or element_text(owner)
-        if text is None or text in ("self", "cls"):
-            continue
-        if attribute:
-            found.add(Fitted(text, attribute=attribute))
-        for one in made[value.id] if isinstance(value, ast.Name) else [value]:
-            maker = _maker(one, aliases)
-            if maker is not None and "." in maker:
-                found.add(Fitted(text, made=maker))
-    return frozenset(found)
-
-
-def _maker(value: ast.expr, aliases: Aliases) -> str | None:
-    """What is called for ``value``, below the methods of what it gives."""
-    while (
-        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Call)
-    ):
-        value = value.func.value
-    return aliases.dotted(value.func) if isinstance(value, ast.Call) else None
 
 
 def _made(node: ast.ClassDef, aliases: Aliases) -> Iterator[str]:

@@ -3,81 +3,67 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.configured import Contract, Slot
-from fsdp_rules.project.edges import Graph, joined
-from fsdp_rules.project.entered import Entered, functions_by_name
+from fsdp_rules.project.entered import Entered, Site, functions_by_name
 from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
-from fsdp_rules.project.flow import Certainty, Held, is_cut, seeds, spread, trusted, wrapped_later
-from fsdp_rules.project.functions import Functions
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.given_words import Words
-from fsdp_rules.project.handed_back import returning
 from fsdp_rules.project.hosted import Hosted
+from fsdp_rules.project.importing import importing
 from fsdp_rules.project.kept import Kept
-from fsdp_rules.project.lookup import Lookup
 from fsdp_rules.project.observed import Observed
 from fsdp_rules.project.optimizer_origins import Optimizers
-from fsdp_rules.project.origins import Nesting, Site, importing, model_makers, model_origins, ways_to_wraps
 from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.project.parts import Parts
-from fsdp_rules.project.places import INNER, Place, module_name, scopes
+from fsdp_rules.project.places import INNER, module_name
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.starred_names import with_starred
 from fsdp_rules.project.told import Told, by_name, called_values, words
 from fsdp_rules.project.twins import Source, Twins, twins
-from fsdp_rules.project.value_facts import Position, ValueFacts
+from fsdp_rules.project.value_facts import NOTHING, Fact, ValueFacts
 
 __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module_name"]
 
 
 @dataclass(frozen=True)
 class Project:
-    """The facts of a whole tree. ``held`` maps each place that may hold a wrapped model to how sure that is,
-    ``others`` those that may hold a model in another wrapper, such as DistributedDataParallel (None: any may).
-    ``methods`` are the names of all functions that the project defines inside a class (or a function), ``names``
-    what an imported name means. ``stars`` are the star imports: what is imported, the path of the file that does
-    it, and the names that this file reads. ``owners`` are the classes, ``switchers`` the context managers that set
-    the kind of state, by their whole dotted names. ``origins`` are the functions that the models of each function
-    that wraps come through, ``makers`` what is called to make them, ``meta`` the functions in which the meta device
-    is named, ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file, ``sources`` the
-    files that speak of FSDP or states. ``unwrapped`` are the places of models that some wrap is given, ``optimizers``
-    the optimizers of all files, ``kept`` the models that stay FSDP1, ``fsdp2`` the functions that shard with
-    ``fully_shard`` by their dotted names, ``taking`` the paths of files that take or load a state under no setting
-    of theirs, ``configured`` what definitions give to wraps in other places, ``entered`` what ran last where a
-    function begins, ``given_rank`` the functions that are given a text formed from a rank, ``takes`` parameters of
-    functions, ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``carried`` the
-    wraps, by file and line, that keep gradients which other files clear, ``own`` keys of arguments that go,
-    ``returning`` functions that return a wrapped model, ``twins`` what FSDP2 has too, ``released`` imports of
-    FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values`` what
-    expressions may be, ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the
-    flags of all programs, where ``flags`` are those of the files that are ``apart`` from none:
+    """The facts of a whole tree. ``methods`` are the names of all functions that the project defines inside a class
+    (or a function), ``names`` what an imported name means. ``stars`` are the star imports: what is imported, the path
+    of the file that does it, and the names that this file reads. ``owners`` are the classes, ``switchers`` the
+    context managers that set the kind of state, by their whole dotted names. ``meta`` the functions in which the meta
+    device is named, ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file,
+    ``sources`` the files that speak of FSDP or states. ``optimizers`` the optimizers of all files, ``kept`` the
+    models that stay FSDP1, ``fsdp2`` the functions that shard with ``fully_shard`` by their dotted names, ``taking``
+    the paths of files that take or load a state under no setting of theirs, ``configured`` what definitions give to
+    wraps in other places, ``entered`` what ran last where a function begins, ``given_rank`` the functions that are
+    given a text formed from a rank, ``takes`` parameters of functions, ``parts`` what calls make that a model is
+    given, ``hosted`` modules of strategies, ``carried`` the wraps, by file and line, that keep gradients which other
+    files clear, ``own`` keys of arguments that go, ``twins`` what FSDP2 has too, ``released`` imports of FSDP1's
+    names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values`` what expressions may
+    be, ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the flags of all
+    programs, where ``flags`` are those of the files that are ``apart`` from none:
     :func:`~fsdp_rules.project.seen.seen_from` leaves the others out."""
 
     flags: frozenset[str]
     names: Exports
-    held: dict[Place, Held]
     imported: frozenset[str]
     methods: frozenset[str] = field(default=frozenset())
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
     switchers: frozenset[str] = field(default=frozenset())
     askers: dict[str, bool] = field(default_factory=dict)
-    origins: dict[Site, frozenset[Site]] = field(default_factory=dict)
-    makers: dict[Site, frozenset[Site]] = field(default_factory=dict)
-    nesting: Nesting = field(default_factory=Nesting)
     meta: frozenset[Site] = field(default=frozenset())
     batchnorm: frozenset[str] = field(default=frozenset())
     own_batchnorm: frozenset[str] = field(default=frozenset())
     sources: dict[str, bytes] = field(default_factory=dict)
     own: dict[str, tuple[OwnKey, ...]] = field(default_factory=dict)
-    unwrapped: frozenset[Place] = field(default=frozenset())
-    others: Lookup | None = None
     optimizers: Optimizers = field(default_factory=Optimizers)
     kept: Kept = field(default_factory=Kept)
     fsdp2: frozenset[str] = field(default=frozenset())
@@ -89,7 +75,6 @@ class Project:
     parts: Parts = field(default_factory=Parts)
     hosted: tuple[Hosted, ...] = ()
     carried: frozenset[tuple[str, int]] = frozenset()
-    returning: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     twins: Twins = field(default_factory=Twins)
     released: frozenset[str] = frozenset()
     words: Words = field(default_factory=Words)
@@ -110,22 +95,11 @@ class Project:
         """Join the facts of all files. ``flags``, by path, and ``batchnorm`` are of files that no model reaches."""
         files = sorted(facts, key=lambda fact: fact.path)
         files, names = with_starred(files)
-        functions = Functions(files, names)
         programs = programs or Programs()
-        edges = joined(files, functions)
-        graph = Graph(edges, programs)
         told = [*map(Told.of, files), *(Told(path, raised) for path, raised in (flags or {}).items())]
-        raised = words(told)
-        chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), raised, names.resolve)
-        starts = (seeds(edges, kind, chosen.keeps) for kind in ("seed", "kept", "other"))
-        found, kept, others = (spread(graph, start) for start in starts)
-        held = trusted(found)
-        ways = [*ways_to_wraps(graph)]
-        unwrapped = wrapped_later(graph, functions)
+        chosen = twins((Source(one.path, one.choosing, one.wrapped) for one in files), words(told), names.resolve)
         owners = Owners.build(files, programs)
-        raised = words(told) | ({"bounded"} if is_cut(found) or functions.is_bounded else frozenset())
-        # A wrap under a name that another file gives FSDP1's class says what the wrap's own file cannot.
-        raised = chosen.flags(raised, any(one.kind == "seed" and one.path and not one.part for one in held))
+        raised = chosen.flags(words(told), False)
         return cls(
             flags=raised,
             tree_flags=raised,
@@ -133,30 +107,23 @@ class Project:
             **by_name(told),
             twins=chosen,
             names=names,
-            held=held,
-            others=None if is_cut(others) else Lookup(others, owners, programs),
             imported=frozenset().union(*(file.imported for file in files)),
             stars=tuple((module, file.path, file.reads) for file in files for module in sorted(file.starred)),
             owners=owners,
-            origins=model_origins(ways),
-            makers=model_makers(ways, files),
-            nesting=Nesting.build(graph, ways),
             own_batchnorm=frozenset(file.path for file in files if "own_batchnorm" in file.flags),
             meta=frozenset((file.path, scope) for file in files for scope in file.meta),
             batchnorm=batchnorm | importing([file for file in files if "own_batchnorm" in file.flags], files, names),
             sources={file.path: file.source for file in files if file.source},
-            unwrapped=unwrapped,
             optimizers=Optimizers.build(files, programs),
-            kept=Kept.build(Lookup(kept, owners, programs), models := Lookup(held, owners, programs)),
+            kept=Kept.build(files, chosen, programs),
             entered=Entered(
-                models,
+                ValueFacts(),
                 {(file.path, scope): steps for file in files for scope, steps in file.steps.of.items()},
                 functions_by_name((file.path, file.functions) for file in files),
                 called_values(told),
                 programs,
             ),
             takes={(file.path, name): given for file in files for name, given in file.functions.items()},
-            returning=returning(held, graph.back),
             words=Words.build(((file.module, file.words) for file in files if file.words), programs),
         )
 
@@ -164,11 +131,6 @@ class Project:
     def views(self) -> dict[frozenset[str], Project]:
         """What :func:`~fsdp_rules.project.seen.seen_from` has worked out, by the files that are left out."""
         return {}
-
-    @property
-    def unseen(self) -> Mapping[str, Set[Position]]:
-        """The places of what is called with a wrapped model though nothing says what it is, by path."""
-        return self.values.unseen
 
     @property
     def is_left_alone(self) -> bool:
@@ -197,50 +159,42 @@ class Project:
 
     def may_be_on_meta(self, path: str, scope: str) -> bool:
         """Whether the model that ``scope`` wraps comes from a function in which the meta device is named."""
-        return not self.meta.isdisjoint(self.origins.get((path, scope), ()))
+        return not self.meta.isdisjoint(self.values.through.get((path, scope), ()))
 
-    def holds(self, path: str, scope: str, text: str) -> Certainty:
-        """How sure it is that the dotted name ``text`` in ``scope`` (a qualified function name) is a wrapped model.
+    def named(self, path: str, scope: str, text: str) -> Fact:
+        """What the dotted name ``text`` in ``scope`` (a qualified function name) may be, at any of its places."""
+        return self.values.named.get(path, {}).get((scope, text), NOTHING)
 
-        What stands above the wrap in the function that wraps is told from what stands below by the file itself.
-        """
-        return self.kept.others.find(path, scope, text).certainty
-
-    def is_wrapped_elsewhere(self, path: str, scope: str, text: str) -> bool:
-        """Whether what the dotted name ``text`` in ``scope`` holds is given to some wrap of the project."""
-        return any(Place("var", path, around, text) in self.unwrapped for around in scopes(scope))
-
-    def wraps_what_comes_from(self, path: str) -> bool:
-        """Whether some wrap of the project is given what a function of the file at ``path`` holds."""
-        return path in self._origins
-
-    @cached_property
-    def _origins(self) -> frozenset[str]:
-        return frozenset(place.path for place in self.unwrapped)
+    def with_values(self, values: ValueFacts) -> Project:
+        """The same with what expressions may be."""
+        raised = frozenset({"bounded"} if values.is_bounded else ())
+        # A wrap under a name that only the values of the tree say to be FSDP1's class.
+        raised |= {"fsdp1"} if values.wraps and "gated" not in self.flags else frozenset()
+        return replace(
+            self,
+            values=values,
+            entered=replace(self.entered, facts=values),
+            flags=self.flags | raised,
+            tree_flags=self.tree_flags | raised,
+        )
 
     @cached_property
-    def shards_arguments(self) -> frozenset[str]:
-        """The names of the functions, and classes, that give what they are given to some wrap of the project."""
-        functions = {place.scope for place in self.unwrapped if place.kind == "param"}
-        return frozenset(name.removesuffix(".__init__").rpartition(".")[2] for name in functions)
-
-    def is_wrapped_before(self, path: str, scope: str, text: str) -> Certainty:
-        """How sure it is that ``text`` is wrapped above the line of ``scope`` that wraps it; ``holds`` is of all."""
-        return self.kept.others.at(Place("early", path, scope, text)).certainty
+    def wraps(self) -> frozenset[tuple[str, int]]:
+        """The files and lines that wrap models which are not kept."""
+        return frozenset((place[0], place[1]) for place in self.values.wraps if place[0] not in self.apart)
 
     def touches(self, path: str) -> bool:
         """Whether something in the file at ``path`` may be a wrapped model, or something of one."""
-        return path in self.kept.others.paths or path in self.values.touched
+        return path in self.values.touched
 
     @cached_property
     def gives_names(self) -> bool:
         """Whether a file has a name of its own for FSDP1's class, under which another may wrap a model."""
         return any(canonical(full) == FSDP for names in self.names.names.values() for full in names.values())
 
-    @cached_property
-    def held_attributes(self) -> frozenset[str]:
-        """The attributes that hold a wrapped model in some object."""
-        return frozenset(place.name for place in self.held if place.kind == "attr" and place.path)
+    def may_hold(self, attribute: str) -> bool:
+        """Whether some object may have a wrapped model as its ``attribute``."""
+        return not self.values.attributes.get(attribute, frozenset()) <= self.apart
 
     def switches(self, dotted: str) -> bool:
         """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
@@ -248,7 +202,8 @@ class Project:
 
     def may_return_wrapped(self, path: str, name: str, attribute: str = "") -> bool:
         """Whether ``name``, called in the file at ``path``, may return a wrapped model, or one as its ``attribute``."""
-        return any(self.owners.programs.may_share(path, one) for one in self.returning.get((name, attribute), ()))
+        found = self.values.returning.get((name, attribute), ())
+        return any(self.owners.programs.may_share(path, one) for one in found)
 
     @cached_property
     def _imported_by_name(self) -> dict[str, list[str]]:

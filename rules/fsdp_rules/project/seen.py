@@ -20,11 +20,8 @@ def seen_from(project: Project, path: str) -> Project:
             project,
             apart=apart,
             flags=project.twins.flags(words(told) | (project.tree_flags & {"bounded"}), renamed),
-            held={place: found for place, found in project.held.items() if place.path not in apart},
-            unwrapped=frozenset(place for place in project.unwrapped if place.path not in apart),
             sources={one: source for one, source in project.sources.items() if one not in apart},
             takes={site: given for site, given in project.takes.items() if site[0] not in apart},
-            nesting=project.nesting.without(apart),
             entered=project.entered.without(apart, called_values(told)),
             **by_name(told),
         )

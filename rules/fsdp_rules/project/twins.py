@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fsdp_rules.project.aliases import Aliases, text_of
-from fsdp_rules.project.places import Place, module_name
+from fsdp_rules.project.places import module_name
 from fsdp_rules.project.walking import walk
 
 #: What a file names that wraps, shards, or chooses between functions that do.
@@ -63,12 +63,11 @@ class Twins:
             return flags | {"fsdp1"}
         return (flags - {"fsdp1"}) | {"gated"} if self.are_all else flags
 
-    def keeps(self, wrap: Place) -> bool:
-        """Whether ``wrap``, a place of the kind ``seed``, stays FSDP1's in a project that has others to rewrite."""
-        if self.are_all or not wrap.part or not any(self.wraps.values()):
+    def keeps(self, path: str, line: int) -> bool:
+        """Whether the wrap in ``line`` stays FSDP1's in a project that has others to rewrite."""
+        if self.are_all or not any(self.wraps.values()):
             return False
-        line = int(wrap.part)
-        return line not in self.wraps.get(wrap.path, (line,)) or self.has(wrap.path, line)
+        return line not in self.wraps.get(path, (line,)) or self.has(path, line)
 
     def has(self, path: str, line: int) -> bool:
         """Whether ``line`` of the file at ``path`` is in a function with an FSDP2 twin."""

@@ -14,6 +14,8 @@ from fsdp_rules.project.flow import Certainty
 Position = tuple[int, int, int, int]
 #: A file and a line where something is wrapped, alone or with a number for one of the frames that run it and a column.
 Place = tuple[str, int] | tuple[str, int, int, int]
+#: A function: the path of its file and its qualified name.
+Function = tuple[str, str]
 
 
 class Fact(NamedTuple):
@@ -32,10 +34,19 @@ class Fact(NamedTuple):
     optimizer: Certainty = Certainty.NO
     #: A model whose wrap stays FSDP1's.
     kept: Certainty = Certainty.NO
+    #: A model in another wrapper, as DistributedDataParallel.
+    other: Certainty = Certainty.NO
+    #: What some wrap is given, and what has that in it, before it is wrapped; surely where it is that module itself.
+    given: Certainty = Certainty.NO
     #: What ``torch.load`` gives, or an entry of it.
     loaded: Certainty = Certainty.NO
     #: Where the model, or that of the part, is wrapped.
     origins: tuple[Place, ...] = ()
+
+    def or_else(self, other: Fact) -> Fact:
+        """What either is."""
+        sure = {name: max(getattr(self, name), getattr(other, name)) for name in self._fields if name != "origins"}
+        return Fact(**sure, origins=self.origins or other.origins)
 
 
 class NameSource(NamedTuple):
@@ -66,7 +77,11 @@ class ValueFacts:
     ``touched`` are the files in which something may be a model, or something of one, ``reached`` these and those to
     which FSDP1's class, models that stay in it or models in another wrapper come. ``others`` are the positions that
     nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
-    ``raw`` are those of what is wrapped somewhere and is not yet.
+    ``named`` is what the dotted names in each function may be. ``attributes`` are those as which some object has a
+    model, ``returning`` the last names of functions that return one, maybe as an attribute of an object, with their
+    files. ``through`` are the functions that the models of each function that wraps come through, ``makers`` the
+    files of those that return them and of their classes. ``nested`` are the wraps, by file and line, that are given
+    several modules, or ones that no code gives.
     ``excluded`` are the positions that a sharded model reaches in no run, by the settings that are tested around them.
     ``called`` are the functions of torch that calls run, by the positions of what is called, ``own`` the positions of
     what is surely a function of the tree there. ``ends`` are the parts that the classes of all files may end with, by
@@ -109,8 +124,13 @@ class ValueFacts:
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
     unseen: Mapping[str, Set[Position]] = field(default_factory=dict)
-    raw: Mapping[str, Set[Position]] = field(default_factory=dict)
     built_early: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
+    named: Mapping[str, Mapping[tuple[str, str], Fact]] = field(default_factory=dict)
+    attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    returning: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    through: Mapping[Function, frozenset[Function]] = field(default_factory=dict)
+    makers: Mapping[Function, frozenset[str]] = field(default_factory=dict)
+    nested: Set[tuple[str, int]] = frozenset()
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()
@@ -123,6 +143,12 @@ class ValueFacts:
     def has_subgroup(self) -> bool:
         """Whether a wrap may be given a process group of some of the ranks."""
         return any(SUBGROUP in given.get("process_group", ()) for given in self.wraps.values())
+
+    @cached_property
+    def giving(self) -> frozenset[str]:
+        """The files that have what some wrap is given."""
+        every = self.known.items()
+        return frozenset(path for path, facts in every if any(one.given is not Certainty.NO for one in facts.values()))
 
     def at(self, path: str, position: Position) -> Fact:
         """What the expression at ``position`` may be."""

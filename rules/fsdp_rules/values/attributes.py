@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fsdp_rules.ir.operations import ANY, Text
 from fsdp_rules.project.texts import NO_MODEL
 from fsdp_rules.values.abstract import Kind, Obj
@@ -42,6 +44,10 @@ class Attributes:
             for to in self._all.get(owner, ()):
                 self._store.edge(known, to)
         return known
+
+    def cells(self) -> Iterator[tuple[Obj, int]]:
+        """The cells of all attributes, with the objects that these are of."""
+        return ((owner, cell) for (owner, _), cell in self._fields.items())
 
     def names(self, owner: Obj) -> list[str]:
         """The attributes of one object that something reads or writes."""

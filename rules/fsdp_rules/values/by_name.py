@@ -10,6 +10,8 @@ from fsdp_rules.values.abstract import LASTING, Kind, Obj
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.machine import Machine
 
+_MODELS = frozenset({Kind.MODEL, Kind.OTHER_WRAPPER})
+
 
 class ByName:
     """Weak evidence: a reader also keeps that the object is unknown, so no answer is sure by a name alone.
@@ -27,6 +29,10 @@ class ByName:
         self._own: dict[str, list[tuple[str, int]]] = defaultdict(list)
         self._classes: dict[str, list[Class]] = defaultdict(list)
         self._called: dict[str, list[tuple[Obj, int]]] = defaultdict(list)
+        #: The cells of attributes of unknown objects, with their names.
+        self._asked: dict[int, str] = {}
+        self._results: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._wanted: dict[str, list[tuple[str, int]]] = defaultdict(list)
 
     def write(self, path: str, name: str, value: int) -> None:
         """Some object gets ``value`` as its attribute ``name`` in the file at ``path``."""
@@ -40,12 +46,23 @@ class ByName:
 
     def read(self, path: str, name: str, to: int) -> None:
         """``to`` is the attribute ``name`` of an unknown object in the file at ``path``."""
+        self._asked[to] = name
         read = self._read[name]
         if path not in read:
             read[path] = self._store.cells()
             for writer, cell in self._written[name].items():
                 self._join(writer, cell, path, read[path])
         self._store.edge(read[path], to)
+
+    def models(self) -> dict[str, frozenset[str]]:
+        """The attributes as which some object has a model, each with the files that write it."""
+        found = {
+            name: frozenset(
+                path for path, cell in written.items() if any(one.kind is Kind.MODEL for one in self._store.of(cell))
+            )
+            for name, written in self._written.items()
+        }
+        return {name: paths for name, paths in found.items() if paths}
 
     def reads_model(self, path: str, body: Body) -> bool:
         """Whether ``body``, in the file at ``path``, reads an attribute as which some object has a model."""
@@ -68,9 +85,22 @@ class ByName:
         for writer, value in self._unknown[name]:
             self._give(writer, value, path, to)
 
-    def _give(self, writer: str, value: int, reader: str, to: int) -> None:
+    def call(self, path: str, of: int, to: int) -> None:
+        """``to`` is what a call of the unknown ``of`` gives in the file at ``path``."""
+        if (name := self._asked.get(of)) is not None:
+            self._wanted[name].append((path, to))
+            for writer, value in self._results[name]:
+                self._give(writer, value, path, to, _MODELS)
+
+    def result(self, path: str, name: str, value: int) -> None:
+        """The method ``name`` of a class in the file at ``path`` returns ``value``."""
+        self._results[name].append((path, value))
+        for reader, to in self._wanted[name]:
+            self._give(path, value, reader, to, _MODELS)
+
+    def _give(self, writer: str, value: int, reader: str, to: int, kinds: frozenset[Kind] = LASTING) -> None:
         def give(one: Obj) -> None:
-            if one.kind in LASTING:
+            if one.kind in kinds:
                 self._store.put(to, one)
                 self._store.put(to, self._machine.objects.open)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from fsdp_rules.fsdp1.methods import COMMON
-from fsdp_rules.ir.operations import At, Call
+from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.ir.operations import At, Body
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Fact, NameSource, Position, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
+from fsdp_rules.values.called_functions import OWN, called
 from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
-from fsdp_rules.values.frames import Arguments, Class
+from fsdp_rules.values.frames import Class
 from fsdp_rules.values.gathering import gathering
 from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreter import Interpreter
@@ -31,6 +32,7 @@ from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.ungraphed import ungraphed
 from fsdp_rules.values.unit_methods import unit_methods
 from fsdp_rules.values.whole_models import whole_models
+from fsdp_rules.values.wrapped_modules import WrappedModules, inside_of, returning
 
 #: The fields of facts of the containers that give some.
 _SEVERAL = {Kind.MODEL: "models", Kind.PARAMETER: "parameters", Kind.GRADIENT: "gradients"}
@@ -83,8 +85,8 @@ def facts_of(
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     others: dict[str, set[Position]] = defaultdict(set)
-    raw: dict[str, set[Position]] = defaultdict(set)
-    inner = _inside_of(machine.objects.models(), machine)
+    wrapped = WrappedModules(machine, lambda path, at: bool(_dotted(at, lines[path])))
+    inner = set().union(*wrapped.inner.values())
     excluded: dict[str, set[Position]] = defaultdict(set)
     exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
     gives, names = Gives(machine), MemberNames(machine)
@@ -96,26 +98,30 @@ def facts_of(
             if at in early.get(path, ()) or exclusions.all_of(path, at, held):
                 excluded[path].add(_position(at, lines[path]))
                 continue
-            if (fact := _fact(held, machine, gives)) != NOTHING:
-                known[path][_position(at, lines[path])] = fact
-            elif at in left_out[path]:
+            fact = _fact(held, machine, gives)
+            if fact == NOTHING and at in left_out[path]:
                 excluded[path].add(_position(at, lines[path]))
             for given, table in ((names.among(held), by_name), (names.inside(held), tables)):
                 if given:
                     calls = (NameSource(where, _position(one, lines[where]), *how) for where, one, *how in given)
                     table[path][_position(at, lines[path])] = tuple(calls)
+            is_other = [one.kind is Kind.OTHER_WRAPPER for one in held]
+            if any(is_other):
+                fact = fact._replace(other=Certainty.YES if all(is_other) else Certainty.MAYBE)
+            if not wrapped.whole.isdisjoint(held):
+                fact = fact._replace(given=Certainty.YES if held <= inner else Certainty.MAYBE)
+            if fact != NOTHING:
+                known[path][_position(at, lines[path])] = fact
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(_position(at, lines[path]))
-            if held and held <= inner:
-                raw[path].add(_position(at, lines[path]))
-    called: dict[str, dict[Position, str]] = defaultdict(dict)
+    outer: dict[str, dict[Position, str]] = defaultdict(dict)
     own: dict[str, set[Position]] = defaultdict(set)
-    for path, callees in _called(machine).items():
+    for path, callees in called(machine).items():
         for at, name in callees.items():
-            if name == _OWN:
+            if name == OWN:
                 own[path].add(_position(at, lines[path]))
             elif name:
-                called[path][_position(at, lines[path])] = name
+                outer[path][_position(at, lines[path])] = name
     changed = {
         path: {_position(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
@@ -139,7 +145,7 @@ def facts_of(
         known,
         touched(machine),
         others,
-        called,
+        outer,
         excluded,
         own,
         changed=changed,
@@ -153,7 +159,12 @@ def facts_of(
         read=_read(machine, gives),
         writing=writing,
         thawed=thawed(machine),
-        raw=raw,
+        named=_named(known, lines, machine, gives),
+        attributes=machine.by_name.models(),
+        returning=returning(machine),
+        through=wrapped.through(),
+        makers=wrapped.makers(),
+        nested=wrapped.nested(),
         wraps=machine.wraps.texts(),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         ungraphed=ungraphed(machine),
@@ -163,45 +174,6 @@ def facts_of(
         # The last of all, since it runs more.
         whole=whole_models(machine),
     )
-
-
-def _called(machine: Interpreter) -> dict[str, dict[At, str]]:
-    """What each call runs, by the place of what is called; "" where it may be several.
-
-    The dotted name of a function of torch, or ``_OWN`` for functions of the tree.
-    """
-    found: dict[str, dict[At, str]] = defaultdict(dict)
-    for frame in machine.frames:
-        callees = {one.of for one in frame.body.operations if isinstance(one, Call)}
-        for at, value in frame.body.uses:
-            if value in callees:
-                held = machine.store.of(frame.base + value)
-                names = {_name(one, machine) for one in held if not _is_covered(one, held)}
-                name = names.pop() if len(names) == 1 else ""
-                same = found[frame.body.path].setdefault(at, name)
-                found[frame.body.path][at] = name if name == same else ""
-    return found
-
-
-def _is_covered(one: Obj, held: Collection[Obj]) -> bool:
-    """Whether ``one`` is a method of FSDP1's class that an object of the tree would have, had it got no function."""
-    if one.kind is not Kind.METHOD or one.data[0].kind is not Kind.INSTANCE or one.data[1] not in COMMON:
-        return False
-    return any(each.kind is Kind.FUNCTION for each in held)
-
-
-def _name(one: Obj, machine: Interpreter) -> str:
-    return _OWN if one.kind in (Kind.FUNCTION, Kind.BOUND) else _outer_name(one, machine)
-
-
-def _outer_name(one: Obj, machine: Interpreter) -> str:
-    """The dotted name of a function of torch, also behind a partial that binds nothing."""
-    while one.kind is Kind.PARTIAL and one.data[1] == Arguments():
-        held = machine.store.of(one.data[0])
-        if len(held) != 1:
-            return ""
-        one = next(iter(held))
-    return one.data if one.kind is Kind.EXTERN and one.data.startswith("torch.") else ""
 
 
 def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
@@ -233,7 +205,7 @@ def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
 def _fact(every: Collection[Obj], machine: Interpreter, gives: Gives) -> Fact:
     fields = {**FIELDS, **_BESIDE}
     found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
-    if any(one.is_kept for one in every):
+    if any(one.is_kept or _extends_fsdp1(one, machine) for one in every):
         found["kept"] = Certainty.MAYBE
     for kind, name in _SEVERAL.items():
         if any(one.kind is Kind.CONTAINER and gives.some(frozenset({kind}), one) for one in every):
@@ -246,21 +218,44 @@ def _fact(every: Collection[Obj], machine: Interpreter, gives: Gives) -> Fact:
     return Fact(**found, origins=tuple(sorted(next(filter(None, wraps), ()))))
 
 
+def _named(
+    known: Mapping[str, Mapping[Position, Fact]],
+    lines: Mapping[str, list[bytes]],
+    machine: Interpreter,
+    gives: Gives,
+) -> dict[str, dict[tuple[str, str], Fact]]:
+    """What each dotted name in each function may be, by files; a parameter is there where it is not read, too."""
+    found: dict[str, dict[tuple[str, str], Fact]] = defaultdict(dict)
+    seen: set[Body] = set()
+    for frame in machine.frames:
+        path, body, each = frame.body.path, frame.body, list[tuple[str, Fact]]()
+        for value, name in enumerate(body.parameters):
+            each.append((name, _fact(machine.store.of(frame.base + value), machine, gives)))
+        for at in {at for at, _ in body.uses} if body not in seen else ():
+            if (fact := known.get(path, {}).get(_position(at, lines[path]))) is not None:
+                each.append((_dotted(at, lines[path]), fact))
+        seen.add(body)
+        for text, fact in each:
+            if text and fact != NOTHING:
+                own = found[path]
+                own[frame.scope, text] = fact.or_else(own.get((frame.scope, text), NOTHING))
+    return found
+
+
+def _extends_fsdp1(one: Obj, machine: Interpreter) -> bool:
+    """Whether ``one`` is an object of a subclass of FSDP1's class."""
+    cls = one.data[0] if one.kind is Kind.INSTANCE else None
+    bases = (base for each in (cls, *cls.above) for base in each.bases) if isinstance(cls, Class) else ()
+    return any(canonical(str(each.data)) == FSDP for base in bases for each in machine.store.of(base))
+
+
 def _are_one(every: Collection[Obj], machine: Interpreter) -> bool:
     """Whether all are of one kind: models, beside which a run that wraps none may have what is inside of one."""
     kinds = {one.kind for one in every}
     if Kind.MODEL not in kinds:
         return len(kinds) == 1
-    inner = _inside_of((one for one in every if one.kind is Kind.MODEL), machine)
+    inner = inside_of((one for one in every if one.kind is Kind.MODEL), machine)
     return all(one.kind in (Kind.MODEL, Kind.OTHER_WRAPPER) or one in inner for one in every)
-
-
-def _inside_of(models: Iterable[Obj], machine: Interpreter) -> set[Obj]:
-    """The modules that ``models`` are given, as far as it is known which these are."""
-    cells = [machine.attributes.field(one, "(inner)") for one in models]
-    unknown = (Kind.MODEL, Kind.PART)
-    held = {one for cell in cells for one in machine.store.of(cell)}
-    return {one for one in held if one is not machine.objects.open and one.kind not in unknown}
 
 
 def _position(at: At, lines: list[bytes]) -> Position:
@@ -277,6 +272,12 @@ def _text(at: At, lines: list[bytes]) -> str:
     """What stands at ``at``, of several lines the first."""
     end = at.end_column if at.end_line == at.line else None
     return lines[at.line - 1][at.column : end].decode("utf-8", "replace")
+
+
+def _dotted(at: At, lines: list[bytes]) -> str:
+    """The dotted name that stands at ``at``; empty where it is something else."""
+    text = _text(at, lines) if at.line == at.end_line else ""
+    return text if all(map(str.isidentifier, text.split("."))) else ""
 
 
 def _characters(lines: list[bytes], line: int, column: int) -> int:

@@ -59,6 +59,8 @@ class Calls:
             if function.kind is Kind.EXTERN and function.data == SUPER:
                 self._super(frame, given, to)
             else:
+                if function.kind is Kind.OPEN:
+                    self._machine.by_name.call(frame.body.path, base + one.of, to)
                 self.call(
                     function, given, to, (*key, frame) if function.kind in _FRAMED or is_framed(function) else key
                 )
@@ -178,6 +180,8 @@ class Calls:
         if frame is None:
             frame = known[key] = self._machine.frame(definition.body, definition.frame)
             frame.owner = definition.frame.owner if definition.frame.body.kind == "class" else None
+            if frame.owner is not None:
+                self._machine.by_name.result(definition.body.path, definition.body.name, frame.returned)
             body, after = definition.body, len(definition.body.parameters)
             if body.rest:
                 self._store.put(frame.base + after, self._rest(frame))

@@ -84,7 +84,7 @@ class _Modules:
         wraps = dict[int, Set[Site]]()
         for value, of in _read(call, self._makers(frame.body)):
             held = self._machine.store.of(frame.base + value)
-            made = {part.since for one in held if one.kind is Kind.MODEL for part in self._parts(one)}
+            made = {part.since for one in held for part in self._parts(one)}
             done = {(site.place, site.column) for site in before & made}
             left = wraps[value] = {site for site in wraps.get(of, later) if (site.place, site.column) not in done}
             inner = set().union(*(self.wrapped.get(site, set()) for site in left))

@@ -22,6 +22,13 @@ class Frame:
     names: dict[str, int] = field(default_factory=dict)
 
     @property
+    def scope(self) -> str:
+        """The qualified name of the function or class around, itself where it is one; "" for a module."""
+        around = self.parent.scope if self.parent is not None else ""
+        name = "<lambda>" if self.body.kind == "lambda" else self.body.name
+        return f"{around}.{name}".strip(".")
+
+    @property
     def module(self) -> Frame:
         """The frame of the module."""
         frame = self

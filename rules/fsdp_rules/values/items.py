@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 from fsdp_rules.fsdp1.names import CONFIG_NAMES, canonical
 from fsdp_rules.ir.operations import ANY
@@ -41,6 +41,10 @@ class Items:
                 for into in tuple(self._into.get(owner, ())):
                     self._store.edge(known, self.cell(into, key))
         return known
+
+    def cells(self) -> Iterator[tuple[Obj, int]]:
+        """The cells of all elements, with the containers that these are of."""
+        return ((owner, cell) for (owner, _), cell in self._cells.items())
 
     def later(self, cell: int, action: Callable[[], None]) -> None:
         """Call ``action`` where nothing comes to be known of ``cell``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.machine import Machine
-from fsdp_rules.values.module_members import INNER, WEIGHTS, inside, is_of_model
+from fsdp_rules.values.module_members import INNER, WEIGHTS, gives_itself, inside, is_of_model
 
 
 class ModelAttributes:
@@ -79,6 +79,8 @@ class ModelAttributes:
                 else self._machine.attributes.field(owner, name)
             )
             self._store.edge(target, to)
+            if gives_itself(name):
+                self._store.put(to, self._objects.method(owner, name))
             return
         self._store.edge(self._machine.attributes.field(owner, name), to)
         if is_of_model(name):

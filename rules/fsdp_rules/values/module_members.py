@@ -27,6 +27,11 @@ def is_of_model(name: str) -> bool:
     return name in table("model")
 
 
+def gives_itself(name: str) -> bool:
+    """Whether each module has the method ``name``, which gives the module."""
+    return table("model").get(name) == "first"
+
+
 def inside(model: Obj, objects: Objects) -> Obj:
     """The module inside of ``model`` as its own methods see it."""
     return objects.get(Kind.PART, ("inside", model.since), model, model.since)

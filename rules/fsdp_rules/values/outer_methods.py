@@ -17,6 +17,7 @@ from fsdp_rules.values.state_types import note_state_type
 _SECTIONS = {
     Kind.MODEL: "model",
     Kind.PART: "model",
+    Kind.OTHER_WRAPPER: "model",
     Kind.PARAMETER: "tensor",
     Kind.GRADIENT: "tensor",
     Kind.NUMBER: "tensor",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.project.project import Certainty, Project, index_source
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import findings, rewrite
+from tests.rules.projects import project_of
 
 WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 MAIN = WRAP + "from example import save\n\ndef main(net):\n    model = FSDP(net)\n    save(model)\n"
@@ -118,10 +119,9 @@ def test_of_several_modules_with_one_name_the_nearest_is_meant() -> None:
         "b/main.py": "from util import save\n\ndef main(net):\n    save(net)\n",
         "b/util.py": util,
     }
-    facts = [index_source(path, text.encode()) for path, text in files.items()]
-    project = Project.build(fact for fact in facts if fact is not None)
-    assert project.holds("a/util.py", "save", "model") is Certainty.YES
-    assert project.holds("b/util.py", "save", "model") is Certainty.NO
+    project = project_of(files)
+    assert project.named("a/util.py", "save", "model").model is Certainty.YES
+    assert project.named("b/util.py", "save", "model").model is Certainty.NO
 
 
 def test_the_result_of_a_function_that_returns_a_partial_constructor_wraps() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_rules.project.exports import Exports
-from fsdp_rules.project.functions import Functions
-from fsdp_rules.project.project import index_source
 from tests.rules.helpers import findings
 
 IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -78,16 +75,3 @@ def test_what_is_its_own_is_its_own(use: str) -> None:
     own = f"    def __init__(self, net):\n        self.net = Wrapper(net)\n\n    def use(self):\n        {body}\n"
     base = f"{IMPORT}\n\nclass Base:{WRAPS}"
     assert rule not in rules(f"from wrappers import Wrapper\n\n\nclass Loop:\n{own}", base=base)
-
-
-def test_nested_classes_of_one_name_are_no_family() -> None:
-    source = "class {0}:\n    class Config(Base.Config):\n        pass\n"
-    text = "".join(
-        ["class Base:\n    class Config:\n        def build(self):\n            pass\n", *map(source.format, "ABC")]
-    )
-    facts = index_source("tree.py", text.encode())
-    assert facts is not None
-    functions = Functions([facts], Exports([facts]))
-    family = [qualified for _, qualified in functions.bases([(facts, "B.Config")])]
-    assert sorted(family) == ["B.Config", "Base.Config"]
-    assert [qualified for _, qualified in functions.method((facts, "C.Config"), "build")] == ["Base.Config.build"]

@@ -73,9 +73,9 @@ def marked(module: cst.BaseExpression, root: str, value: bool, file: File) -> li
 def may_have_units(plan: ShardPlan, file: File) -> bool:
     """Whether parts of the model may be sharded by then, by another wrap or an earlier turn of this one."""
     module = plan.module
-    if file.project.nesting.may_be_at(file.path, file.scope(module)):
-        return True
     place = (file.path, file.span(plan.call).line)
+    if len(file.project.wraps) > 1 or place in file.project.values.nested:
+        return True
     if sum(where[:2] == place and len(where) > len(place) for where in file.project.values.wraps) > 1:
         # Several calls run the one that wraps.
         return True

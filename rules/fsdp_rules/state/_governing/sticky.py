@@ -65,7 +65,7 @@ def _takes_sharded(path: str, file: File) -> bool:
     return (
         file.project.touches(path)
         or file.project.entered.calls_on_model(path, STATES)
-        or (bool(file.project.fsdp2) and not file.project.held)
+        or (bool(file.project.fsdp2) and not file.project.wraps)
     )
 
 
