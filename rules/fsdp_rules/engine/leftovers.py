@@ -16,6 +16,7 @@ from fsdp_rules.fsdp1.names import CONFIG_NAMES, FSDP, POLICY_NAMES, PUBLIC_MODU
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.facts import aliases_in
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.value_facts import NONE
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Role, Rule
@@ -25,8 +26,12 @@ REACH = 3
 #: What does nothing before a wrapped model is made of it.
 VALUES = (CONFIG_NAMES | POLICY_NAMES) - {"enable_wrap", "wrap"}
 SPELLED = re.compile("|".join(sorted(VALUES)))
+STRATEGY = "ShardingStrategy"
+#: A policy stays a function, which a rewritten wrap asks, and a kind of state is judged where the state is.
+HARMLESS = (CONFIG_NAMES | POLICY_NAMES) - {"BackwardPrefetch", "CPUOffload", "MixedPrecision", STRATEGY}
 STAYS = "still FSDP1 values in this file, assumes no rewritten call is given one at run time"
-REMOVE = "remove them together with the code that reads them"
+REMOVE = "keep those that a wrap in another file is given, and remove the others together with the code that reads them"
+READ = "still FSDP1 values in this file, which work under FSDP2 as well"
 TAKEN = (
     "still FSDP1 values in this file, assumes no rewritten call but fsdp_compat.shard, which takes them, is given one"
 )
@@ -68,9 +73,19 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
     found += [entry for entry in _chosen(file) if file.statement(entry[0]) not in spoken]
     if found:
         names = ", ".join(sorted({name for _, name in found}))
-        text, remedy = (TAKEN, KEEP) if "fsdp_compat.shard" in output else (STAYS, REMOVE)
         first = min(found, key=lambda entry: file.span(entry[0]).line)[0]
-        yield rule, Diagnosis(first, Level.REVIEW, f"{names}: {text}", remedy)
+        takes = "fsdp_compat.shard" in output
+        judged = HARMLESS if takes or not _gets_strategies(file) else HARMLESS | {STRATEGY}
+        if judged.issuperset(name for _, name in found):
+            yield rule, Diagnosis(first, Level.INFO, f"{names}: {READ}")
+        else:
+            text, remedy = (TAKEN, KEEP) if takes else (STAYS, REMOVE)
+            yield rule, Diagnosis(first, Level.REVIEW, f"{names}: {text}", remedy)
+
+
+def _gets_strategies(file: File) -> bool:
+    """Whether some wrap of the tree is given a strategy, which is judged there."""
+    return any(wrap["sharding_strategy"] != {NONE} for wrap in file.project.values.wraps.values())
 
 
 def _chosen(file: File) -> Iterator[tuple[cst.Name, str]]:

@@ -56,15 +56,17 @@ def _is_sharding_partial(node: cst.BaseExpression, file: File) -> bool:
 
 
 def may_wrap(value: cst.BaseExpression, file: File) -> bool:
-    """Whether ``value`` may wrap what it is given: FSDP1 itself, a partial of it, or a function of the project."""
+    """Whether ``value`` may wrap what it is given: FSDP1 itself, a function of the project, or a partial of these."""
     if wrapping_call(value, file) is not None:
         return True
     if not isinstance(value, cst.Call):
         return False
-    name = dotted(value.func)
-    if name is not None and file.project.may_return_wrapped(file.path, name.rpartition(".")[2]):
-        return True
-    return is_factory(file.objects.origin(value.func), file)
+    made = file.objects.origin(value.func)
+    called = made.args[0].value if isinstance(made, cst.Call) and is_partial(made, file) and made.args else value.func
+    name = dotted(called)
+    return file.fsdp1(called) == FSDP or (
+        name is not None and file.project.may_return_wrapped(file.path, name.rpartition(".")[2])
+    )
 
 
 def wrapping_statements(text: str, scope: str, file: File) -> Iterator[cst.Assign]:

@@ -218,6 +218,23 @@ def test_configurations_that_stay_are_named_once(source: str, named: list[str]) 
     assert [entry.message.partition(":")[0] for entry in found] == named
 
 
+@pytest.mark.parametrize(
+    ("value", "strategy"),
+    [
+        ("StateDictType.FULL_STATE_DICT", "None"),
+        ("wrap._or_policy", "None"),
+        ("wrap.transformer_auto_wrap_policy", "None"),
+        ("ShardingStrategy.FULL_SHARD", "config.kind"),
+    ],
+)
+def test_what_the_wrap_of_another_file_reads_is_not_to_be_removed(value: str, strategy: str) -> None:
+    config = f"import torch.distributed.fsdp as f\nimport torch.distributed.fsdp.wrap\n\nvalue = f.{value}\n"
+    build = f"def build(net, config):\n    return FSDP(net, sharding_strategy={strategy})\n"
+    main = f"{STAYS}from example import value\n\n{build}"
+    (found,) = (one for one in findings(config, main=main) if one.rule == "FSDP100" and one.level.value != "safe")
+    assert (found.level.value, found.advice) == ("info", "")
+
+
 def test_configurations_may_be_ignored_by_a_comment() -> None:
     source = STAYS + "wrapper = FSDP\nhalf = MixedPrecision()  # fsdp-migrate: ignore[FSDP100]\n"
     assert [entry.level.value for entry in findings(source) if entry.rule == "FSDP100"] == ["safe"]

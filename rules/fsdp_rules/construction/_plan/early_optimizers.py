@@ -13,7 +13,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.flowing import is_no_optimizer, is_other
-from fsdp_rules.model.wrapping import assignments, is_comprehended, is_factory, model_of_parameters, wrapped_module
+from fsdp_rules.model.wrapping import assignments, is_comprehended, may_wrap, model_of_parameters, wrapped_module
 from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 
 #: What wraps a model where it is called.
@@ -158,13 +158,7 @@ def wraps(call: cst.Call, file: File) -> bool:
     if file.fsdp1(call.func) in WRAPPERS:
         is_silenced = not file.settings.enabled(CALL) or file.suppressions.ignored(CALL, call)
         return not is_silenced and file.suppressions.gated(call) is None
-    if not isinstance(file.parent(call), cst.Assign) or not call.args:
-        return False
-    name = dotted(call.func)
-    if name is None:
-        return False
-    returns = file.project.may_return_wrapped(file.path, name.rpartition(".")[2])
-    return returns or is_factory(file.value(call.func), file)
+    return isinstance(file.parent(call), cst.Assign) and bool(call.args) and may_wrap(call, file)
 
 
 @once
