@@ -49,7 +49,8 @@ class AutocastCache(Rule):
     before a backward, its gradients are added in low precision. `cache_enabled=False` casts for each use again, and
     frees each copy as FSDP1 does. `fsdp_compat.shard`, and code migrated with `--to shim`, turn the cache off while a
     sharded model runs. Where the model may be in another wrapper, whose weights keep their casts, the region asks:
-    `cache_enabled=not isinstance(model, FSDPModule)`. autocast as a value, which another function calls, is left to do.
+    `cache_enabled=not isinstance(model, FSDPModule)`. autocast as a value becomes a partial where the name that gets
+    it is only called; where another function gets it, it is left to do.
     """
 
     id = "FSDP242"
@@ -89,7 +90,13 @@ def train(net, batches):
             if position is not None:
                 yield from _region(node, position, file)
         elif file.resolved(node) in POSITIONS and isinstance(node, cst.BaseExpression) and _is_value(node, file):
-            yield Diagnosis(node, Level.MANUAL, HANDED_ON, GIVE)
+            calls = _calls_of(node, file)
+            if calls is None:
+                yield Diagnosis(node, Level.MANUAL, HANDED_ON, GIVE)
+            elif any(_position(call, file) is None for call in calls):
+                partial = file.ref("functools.partial")
+                edits = (Replace(node, lambda code: f"{partial}({code(node)}, {OFF})"),)
+                yield Diagnosis(node, Level.REVIEW, sentence(CACHED, ASSUMED), edits=edits)
 
 
 def _position(call: cst.Call, file: File) -> int | None:
@@ -135,7 +142,23 @@ def _with_cache(call: cst.Call, given: cst.Arg | None, value: str) -> cst.Call:
     if given is not None:
         return call.with_changes(args=[one.with_changes(value=off) if one is given else one for one in call.args])
     bare = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-    return call.with_changes(args=[*call.args, cst.Arg(off, keyword=cst.Name(CACHE), equal=bare)])
+    added = cst.Arg(off, keyword=cst.Name(CACHE), equal=bare)
+    if not call.args:
+        return call.with_changes(args=[added])
+    *others, last = call.args
+    gaps = [
+        call.whitespace_before_args,
+        *(one.comma.whitespace_after for one in others if isinstance(one.comma, cst.Comma)),
+    ]
+    lines = [one for one in gaps if isinstance(one, cst.ParenthesizedWhitespace)]
+    end = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
+    if isinstance(end, cst.ParenthesizedWhitespace) and lines:
+        # The new argument gets a line of its own like the others, and the last one keeps its comment.
+        gap = end.with_changes(indent=lines[0].indent, last_line=lines[0].last_line)
+        last = last.with_changes(comma=cst.Comma(whitespace_after=gap))
+        rest = end.with_changes(first_line=cst.TrailingWhitespace())
+        added = added.with_changes(comma=cst.Comma(whitespace_after=rest))
+    return call.with_changes(args=[*others, last, added])
 
 
 def _may_be_either(model: cst.BaseExpression, file: File) -> bool:
@@ -154,6 +177,18 @@ def _run_in(call: cst.Call, file: File) -> list[cst.Call]:
     first, last = end_of(call, file), end_of(region, file)
     events = passes_in(file.function(call) or file.module, file)
     return [one.call for one in events if Pass.FORWARD in one.passes and first < end_of(one.call, file) <= last]
+
+
+def _calls_of(node: cst.BaseExpression, file: File) -> list[cst.Call] | None:
+    """The calls of the local name that gets ``node``, or one of two values; None where it is read otherwise."""
+    value = file.parent(node)
+    assign = file.parent(value) if isinstance(value, cst.IfExp) else value
+    if not isinstance(assign, cst.Assign) or not file.scope(assign):
+        return None
+    names = [one.target.value for one in assign.targets if isinstance(one.target, cst.Name)]
+    uses = [(use, file.parent(use)) for name in names for use in file.uses(name)]
+    calls = [call for use, call in uses if isinstance(call, cst.Call) and call.func is use]
+    return calls if len(names) == len(assign.targets) and len(calls) == len(uses) else None
 
 
 def _is_value(node: cst.BaseExpression, file: File) -> bool:

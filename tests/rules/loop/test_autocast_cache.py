@@ -66,6 +66,37 @@ def test_a_value_is_manual() -> None:
     assert levels(f"{HEAD}    return isinstance(batch, torch.autocast)\n") == []
 
 
+@pytest.mark.parametrize(
+    ("value", "region"),
+    [
+        ("torch.cuda.amp.autocast if half else nullcontext", "region()"),
+        ("nullcontext if half else torch.cuda.amp.autocast", "region()"),
+    ],
+)
+def test_a_value_that_is_only_called_is_a_partial(value: str, region: str) -> None:
+    body = f"    region = {value}\n    with {region}:\n        return model(batch)\n"
+    source = f"from contextlib import nullcontext\n{HEAD.replace('batch', 'batch, half')}{body}"
+    partial = value.replace(
+        "torch.cuda.amp.autocast", "functools.partial(torch.cuda.amp.autocast, cache_enabled=False)"
+    )
+    assert levels(source) == ["review"]
+    assert body.replace(value, partial) in output(source)
+    assert levels(source.replace(f"with {region}", f"with {region}, use(region)")) == ["manual"]
+
+
+def test_a_name_of_the_class_is_given_the_argument_where_it_is_called() -> None:
+    source = f"{HEAD}    region = torch.autocast\n    with region('cuda'):\n        return model(batch)\n"
+    assert levels(source) == ["safe"]
+    assert "with region('cuda', cache_enabled=False):" in output(source)
+
+
+@pytest.mark.parametrize("comment", ["", "  # half"])
+def test_an_argument_gets_its_line_where_each_has_one(comment: str) -> None:
+    lines = f'torch.autocast(\n        "cuda",\n        enabled=batch,{comment}\n    ):\n        return model(batch)\n'
+    done = output(f"{HEAD}    with {lines}")
+    assert lines.replace(f",{comment}\n    )", f",{comment}\n        cache_enabled=False,\n    )") in done
+
+
 def test_a_file_that_is_given_the_model() -> None:
     engine = "import torch\n\ndef step(model, batch):\n    with torch.autocast('cuda'):\n        return model(batch)\n"
     caller = HEAD.replace("import torch\n", "import torch\nfrom example import step\n", 1) + "    step(model, batch)\n"
