@@ -25,7 +25,7 @@ _LOADS = re.compile(
     rb"|\b(?:build|create|dynamic|find|get|import|load|resolve)_(?:class|cls|fn|from_\w+|func|function|import|method"
     rb"|module|modules|object|obj|plugin|plugins|string|symbol|target)[ \t]*\("
     # Configurations that name what is called.
-    rb"|\bhydra\b|\bgin\.|_target_"
+    rb"|\bhydra\b|\bgin\.|\b_target_\b"
 )
 _TEST = re.compile(r"(?:test_.*|.*_test|conftest)\.py")
 

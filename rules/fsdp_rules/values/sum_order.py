@@ -27,12 +27,13 @@ from fsdp_rules.values.frames import Class
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.repeated_units import RepeatedUnits
 from fsdp_rules.values.tensor_reads import ASKED, PUTS, TensorReads, are_apart
+from fsdp_rules.values.ungraphed import ungraphed
 
 _UNKNOWN_MODULES = frozenset({Kind.METHOD, Kind.MODEL, Kind.PART})
 
 
 def sharing_inputs(machine: Interpreter) -> frozenset[tuple[str, int]]:
-    """The wraps of models in which the order of the sum of a gradient is not FSDP1's."""
+    """The wraps of models that have gradients, and in which the order of the sum of one is not FSDP1's."""
     models = machine.objects.models()
     if not models:
         return frozenset()
@@ -46,7 +47,7 @@ def sharing_inputs(machine: Interpreter) -> frozenset[tuple[str, int]]:
     direct = (one.since for body in sharing for one in search.called_models(body))
     repeated = RepeatedUnits(search.reads, search.is_unit)
     again = {one.since for one in models if repeated.reads_twice(one)} if repeated.are_there() else set()
-    return frozenset((one.path, one.line) for one in found.union(direct, again) if one is not None)
+    return frozenset(one.place for one in found.union(direct, again) - ungraphed(machine) if one is not None)
 
 
 class _Search:

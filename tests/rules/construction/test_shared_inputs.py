@@ -178,3 +178,11 @@ from nets import Gated, Net, Plain
     result = rewrite(source, nets="\n".join(lines))
     assert isinstance(result, Changed)
     assert ("fsdp_compat.shard(" in result.source.decode()) == (forward == SHARED["experts"])
+
+
+@pytest.mark.parametrize(("ran", "helps"), [("with torch.no_grad():", False), ("if ids is not None:", True)])
+def test_no_helper_for_a_model_that_never_has_gradients(ran: str, helps: bool) -> None:
+    run = f"\ndef evaluate(ids):\n    model = build()\n    {ran}\n        return model(ids)\n"
+    result = rewrite(MODEL.format(forward=f"        {SHARED['around']}") + run)
+    assert isinstance(result, Changed)
+    assert ("fsdp_compat" in result.source.decode()) is helps

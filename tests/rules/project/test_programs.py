@@ -83,6 +83,10 @@ def test_ways_to_load_by_name(loads: str) -> None:
     assert said(TRAINER.format(extra="") + MAIN + loads + "\n")
 
 
+def test_a_name_with_the_word_in_it_loads_nothing() -> None:
+    assert not said(TRAINER.format(extra="") + MAIN + "config = {'lora_target_modules': name}\n")
+
+
 def test_a_program_that_loads_by_name_may_load_a_trainer_of_no_program() -> None:
     loader = "import importlib\n\n\ndef load(name):\n    return importlib.import_module(name)\n"
     assert said(TRAINER.format(extra=""), other=OTHER + loader)
