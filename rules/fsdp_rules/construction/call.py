@@ -37,7 +37,7 @@ from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.backends import reduces_no_cpu_tensors
 from fsdp_rules.model.kept_clearing import has_kept_clearing
 from fsdp_rules.model.kept_frozen import has_kept_frozen
-from fsdp_rules.model.unwrapped_models import has_batch_norm, may_be_on_meta
+from fsdp_rules.model.unwrapped_models import has_batch_norm, is_loaded, may_be_on_meta
 from fsdp_rules.project.configured import Contract
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace, Taken
@@ -172,7 +172,7 @@ def build(model):
                 verdicts.append(_owned(verdict, rule))
                 about_helper = len(plan.helper) > helped and verdict.level is Level.REVIEW
                 passed.append(verdicts[-1] if about_helper else _passed(verdicts[-1], name, plan.assumptions[assumed:]))
-        if "meta" in file.project.flags and not plan.on_meta:
+        if "meta" in file.project.flags and not plan.on_meta and not is_loaded(call, file):
             plan.assumptions.insert(given, NOT_ON_META)
         blocked = [verdict for verdict in verdicts if verdict.level is Level.MANUAL]
         if blocked:

@@ -11,7 +11,7 @@ import libcst as cst
 from fsdp_rules.file.comments import lines_of_comments
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import alias_text, import_text
-from fsdp_rules.file.tree import dotted
+from fsdp_rules.file.tree import dotted, find
 from fsdp_rules.project.gates import statements
 
 #: Marks where an FSDP1 import stood, which is where FSDP2's belongs.
@@ -47,12 +47,21 @@ def regenerated(
 ) -> cst.SimpleStatementLine:
     """``line`` with an import of ``names`` (of ``kept`` alone by default) in its place and in its style.
 
-    Comments beside names are moved above it.
+    Comments beside names are moved above it, those beside names that are gone left out.
     """
     long = "\n" in cst.Module([]).code_for_node(node)
-    above = lines_of_comments(node)
+    stays = {alias.evaluated_name for alias in kept}
+    beside = {_comment_beside(alias) for alias in find(node, cst.ImportAlias) if alias.evaluated_name not in stays}
+    above = [entry for entry in lines_of_comments(node) if entry.comment is None or entry.comment.value not in beside]
     spelled = names if names is not None else [alias_text(alias) for alias in kept]
     return line.with_changes(body=[from_import(module, spelled, long)], leading_lines=[*line.leading_lines, *above])
+
+
+def _comment_beside(alias: cst.ImportAlias) -> str | None:
+    """The comment on the line of ``alias``."""
+    gap = alias.comma.whitespace_after if isinstance(alias.comma, cst.Comma) else None
+    comment = gap.first_line.comment if isinstance(gap, cst.ParenthesizedWhitespace) else None
+    return comment.value if comment is not None else None
 
 
 def from_import(module: str, names: list[str], long: bool = False) -> cst.ImportFrom:

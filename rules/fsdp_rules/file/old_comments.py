@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp_rules.file.tree import Layout
 
 #: Arguments that no output has in any form.
-DROPPED = frozenset({"backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params"})
+DROPPED = frozenset({"backward_prefetch", "buffer_dtype", "forward_prefetch", "limit_all_gathers", "use_orig_params"})
 #: An argument of FSDP1's constructor that is no code any more.
 COMMENTED_OUT = re.compile(
     r"#\s*(auto_wrap_policy|backward_prefetch|cpu_offload|device_id|device_mesh|forward_prefetch|ignored_modules|"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import is_none, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.model.run_evidence import seen_wrap
+from fsdp_rules.model.wrapping import wrapped_module
 from fsdp_rules.project.batchnorm import may_have_batchnorm
 from fsdp_rules.project.flow import Certainty
 
@@ -22,4 +24,17 @@ def may_be_on_meta(call: cst.Call, file: File) -> bool:
     """Whether a run shows such a model on the meta device, or the code does and no run shows otherwise."""
     if (shown := seen_wrap(call, file)) is not None:
         return shown.on_meta
-    return file.project.may_be_on_meta(file.path, file.scope(call))
+    return file.project.may_be_on_meta(file.path, file.scope(call)) and not is_loaded(call, file)
+
+
+def is_loaded(call: cst.Call, file: File) -> bool:
+    """Whether what ``call`` wraps was read from a checkpoint each time, outside of a block for another device."""
+    module = wrapped_module(call)
+    made = [one for one in file.objects.origins(module) if one is not call] if module is not None else []
+    loads = [one for one in made if not is_none(one)]
+    return bool(loads) and all(
+        isinstance(one, cst.Call)
+        and last_name(one.func) == "from_pretrained"
+        and not any(isinstance(around, cst.With) for around in file.ancestors(one))
+        for one in loads
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.verdict.result import Changed
 from tests.rules.construction.helpers import is_native, wrapped
-from tests.rules.helpers import findings
+from tests.rules.helpers import findings, rewrite
 
 META = """
 import torch
@@ -92,3 +93,31 @@ def test_a_model_that_its_units_initialise_may_be_on_meta() -> None:
     assert said and "meta" not in said[0]
     plain = [found.message for found in findings(source.replace(", param_init_fn=init", ""), other=other)]
     assert any("not on the meta device" in message for message in plain)
+
+
+@pytest.mark.parametrize(
+    ("judge", "is_on_meta"),
+    [
+        ("judge = Auto.from_pretrained(name)", False),
+        ("judge = Auto.from_pretrained(name)\n    if slow:\n        judge = None", False),
+        ("with torch.device('meta'):\n        judge = Auto.from_pretrained(name)", True),
+        ("judge = Auto(name)", True),
+    ],
+)
+def test_a_model_that_is_read_from_a_checkpoint_is_not_on_meta(judge: str, is_on_meta: bool) -> None:
+    source = f"""
+import torch
+from transformers import Auto
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(name, slow, init):
+    with torch.device("meta"):
+        model = Auto(name)
+    {judge}
+    judge = FSDP(judge, device_id=torch.cuda.current_device())
+    return FSDP(model, param_init_fn=init), judge
+"""
+    done = rewrite(source)
+    assert isinstance(done, Changed)
+    assert ("reset_unit(judge" in done.source.decode()) is is_on_meta
+    assert not any("not on the meta device" in one.message for one in done.findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
@@ -452,3 +453,29 @@ def test_what_a_function_imports_is_not_imported_twice() -> None:
             return fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),))), dist.get_rank()
         """,
     )
+
+
+def test_comments_beside_names_that_are_gone_go_with_them() -> None:
+    source = """
+        from torch.distributed.fsdp import (
+            FullyShardedDataParallel as FSDP,
+            MixedPrecision,
+            LocalStateDictConfig,  # flat parameters
+            StateDictType,  # kinds of state
+            # of all
+        )
+
+        half = MixedPrecision(
+            # Gradients
+            reduce_dtype=None,
+            # Buffers
+            buffer_dtype=None,
+        )
+        KIND = StateDictType.FULL_STATE_DICT
+
+        def build(net):
+            return FSDP(net, mixed_precision=half)
+    """
+    done = rewrite(source)
+    assert isinstance(done, Changed)
+    assert re.findall(r"# (.*)", done.source.decode()) == ["kinds of state", "of all", "Gradients"]
