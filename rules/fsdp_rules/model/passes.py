@@ -201,18 +201,35 @@ def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) 
 def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pass]) -> bool:
     """Add what may be the last of ``events`` before ``place``; whether one of them surely ran."""
     around = set(file.ancestors(place))
+    sure: set[tuple[tuple[cst.CSTNode, cst.CSTNode], ...]] = set()
     for node, passes, may_run_none in reversed(events):
-        branches = [
-            entry
-            for entry in file.ancestors(node)
-            if isinstance(entry, CONDITIONAL) and not _asks_for_units(entry, file)
-        ]
         if excludes(node, place, file):
             continue
+        own = tuple(one for one in branches(node, file) if one[0] not in around and _is_conditional(one[0], file))
+        # What stands below in the same arm is later, and what both arms of a test do has been done.
+        if any(own[outer:] in sure for outer in range(len(own))):
+            continue
         found |= passes
-        if not may_run_none and all(entry in around for entry in branches):
+        if may_run_none:
+            continue
+        sure.add(own)
+        while own and all(((own[0][0], arm), *own[1:]) in sure for arm in _both_arms(own[0][0])):
+            own = own[1:]
+            sure.add(own)
+        if not own:
             return True
     return False
+
+
+def _is_conditional(entry: cst.CSTNode, file: File) -> bool:
+    """Whether what is in ``entry`` may not run; what an else is of says so itself."""
+    is_of_test = isinstance(entry, cst.Else) and isinstance(file.parent(entry), cst.If)
+    return isinstance(entry, CONDITIONAL) and not is_of_test and not _asks_for_units(entry, file)
+
+
+def _both_arms(entry: cst.CSTNode) -> tuple[cst.CSTNode | None, ...]:
+    """The arms of a test of which one runs; None, which never does, where there is none."""
+    return (entry.body, entry.orelse) if isinstance(entry, cst.If | cst.IfExp) else (None,)
 
 
 def _asks_for_units(branch: cst.CSTNode, file: File) -> bool:

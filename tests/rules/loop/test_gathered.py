@@ -354,3 +354,42 @@ def evaluate(net, x):
 """
     found = findings(source, None, averages=averages)
     assert [one.level.value for one in found if one.rule == "FSDP220"] == said
+
+
+ARMS = {
+    "both arms": ("if amp: scaler.scale(loss).backward()", "else: loss.backward()", False),
+    "one arm": ("if amp: scaler.scale(loss).backward()", "", True),
+    "three arms": (
+        "if amp: scaler.scale(loss).backward()",
+        "elif scaler: loss.backward()\n            else: loss.sum().backward()",
+        False,
+    ),
+    "two of three": ("if amp: scaler.scale(loss).backward()", "elif scaler: loss.backward()", True),
+    "a forward after it": ("if amp: loss.backward()", "else: loss.backward(); model(x)", True),
+    "a forward before it": ("if amp: loss.backward()", "else: model(x).sum().backward()", False),
+}
+
+
+@pytest.mark.parametrize("arms", ARMS)
+@pytest.mark.parametrize("average", ["ext.average(model.parameters())", "average(model)"])
+def test_a_backward_in_each_arm_of_a_test_is_the_last_pass(arms: str, average: str) -> None:
+    first, other, reshards = ARMS[arms]
+    source = f"""
+import ext
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def average(model):
+    ext.average(model.parameters())
+
+def train(net, loader, amp, scaler):
+    model = FSDP(net)
+    for epoch in range(3):
+        for x in loader:
+            loss = model(x).mean()
+            {first}
+            {other}
+        {average}
+"""
+    done = rewrite(source)
+    assert isinstance(done, Changed)
+    assert ("unit.reshard()" in done.source.decode()) is reshards
