@@ -15,6 +15,7 @@ from fsdp_rules.loop._units import is_a_unit
 from fsdp_rules.loop._unwrapping import endless, ends_by_unwrapping, is_passed_to_itself, unguarded_twin
 from fsdp_rules.model.asked_modules import asks_around
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper, is_under_hasattr, tested
+from fsdp_rules.model.passes import excludes
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.unbound_names import is_only_binding, unbound
 from fsdp_rules.model.wrappers import is_wrapped_here, other_wrapper
@@ -267,11 +268,12 @@ def _in_stripping_loop(node: cst.Attribute, file: File) -> bool:
 
 
 def _is_given_to_fsdp1(receiver: cst.BaseExpression, file: File) -> bool:
-    """Whether the same function gives ``receiver`` to one of FSDP1's own functions, which take wrapped models."""
+    """Whether a way through the function gives ``receiver`` to one of FSDP1's functions, which take wrapped models."""
     function, subject = file.function(receiver), file.code(receiver)
     return function is not None and any(
         (file.fsdp1(call.func) or "").startswith(f"{FSDP}.")
         and any(file.code(argument.value) == subject for argument in call.args)
+        and not excludes(call, receiver, file)
         for call in file.inside(function, cst.Call)
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import libcst as cst
@@ -14,6 +13,7 @@ from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
+from fsdp_rules.model.arms import both_arms, excludes, is_conditional
 from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
@@ -45,10 +45,6 @@ RUNS_NOTHING = re.compile(
     r"^(build|create|get|id|init|isinstance|getattr|hasattr|setattr|len|make|prepare|register|set|setup|str|type|unwrap)(_|$)",
     re.IGNORECASE,
 )
-UNITS = re.compile(r"isinstance\(\w+, ([\w.]+\.)?FSDPModule\)")
-#: What a loop that shards units asks of each, which holds for the model itself.
-ITSELF = re.compile(r"(\w+) is [^\s()]+( or .*)?", re.DOTALL)
-CONDITIONAL = (cst.If, cst.Else, cst.IfExp, cst.BooleanOperation, cst.ExceptHandler, cst.MatchCase)
 
 
 class Event(NamedTuple):
@@ -205,7 +201,7 @@ def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pas
     for node, passes, may_run_none in reversed(events):
         if excludes(node, place, file):
             continue
-        own = tuple(one for one in branches(node, file) if one[0] not in around and _is_conditional(one[0], file))
+        own = tuple(one for one in branches(node, file) if one[0] not in around and is_conditional(one[0], file))
         # What stands below in the same arm is later, and what both arms of a test do has been done.
         if any(own[outer:] in sure for outer in range(len(own))):
             continue
@@ -213,44 +209,12 @@ def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pas
         if may_run_none:
             continue
         sure.add(own)
-        while own and all(((own[0][0], arm), *own[1:]) in sure for arm in _both_arms(own[0][0])):
+        while own and all(((own[0][0], arm), *own[1:]) in sure for arm in both_arms(own[0][0])):
             own = own[1:]
             sure.add(own)
         if not own:
             return True
     return False
-
-
-def _is_conditional(entry: cst.CSTNode, file: File) -> bool:
-    """Whether what is in ``entry`` may not run; what an else is of says so itself."""
-    is_of_test = isinstance(entry, cst.Else) and isinstance(file.parent(entry), cst.If)
-    return isinstance(entry, CONDITIONAL) and not is_of_test and not _asks_for_units(entry, file)
-
-
-def _both_arms(entry: cst.CSTNode) -> tuple[cst.CSTNode | None, ...]:
-    """The arms of a test of which one runs; None, which never does, where there is none."""
-    return (entry.body, entry.orelse) if isinstance(entry, cst.If | cst.IfExp) else (None,)
-
-
-def _asks_for_units(branch: cst.CSTNode, file: File) -> bool:
-    """Whether ``branch`` runs for every unit of a sharded model, as the loops do that shard or reshard them."""
-    test = file.code(branch.test) if isinstance(branch, cst.If) else ""
-    itself = ITSELF.fullmatch(test)
-    loop = next((one for one in file.ancestors(branch) if isinstance(one, cst.For)), None)
-    is_unit = itself is not None and loop is not None and file.code(loop.target) == itself[1]
-    return is_unit or UNITS.fullmatch(test) is not None
-
-
-def excludes(node: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:
-    """Whether ``node`` and ``place`` stand in two arms of one test."""
-    mine = dict(_arms(place, file))
-    return any(mine.get(test, arm) is not arm for test, arm in _arms(node, file))
-
-
-def _arms(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-    for ancestor, child in branches(node, file):
-        if isinstance(ancestor, cst.If | cst.IfExp) and child in (ancestor.body, ancestor.orelse):
-            yield ancestor, child
 
 
 def _kinds(call: cst.Call, file: File) -> tuple[frozenset[Pass], bool] | None:

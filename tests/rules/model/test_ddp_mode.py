@@ -60,3 +60,39 @@ def test_a_strategy_that_is_called_ddp_is_fsdp1(test: str) -> None:
         "from torch.distributed.fsdp import ShardingStrategy",
     )
     assert _run(test, alone)
+
+
+SAVE = """
+import torch
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from wrapping import wrap
+
+def save(conf, net):
+    if {test}:
+        with FSDP.state_dict_type(net, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)):
+            state = net.state_dict()
+    else:
+        state = net.module.state_dict()
+    torch.save(state, conf["path"])
+
+def main(conf, net):
+    save(conf, wrap(conf, net))
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "stays"),
+    [
+        ('conf["mode"] == "fsdp"', True),
+        ("conf.use_fsdp", True),
+        ('conf["mode"] == "fsdp" and conf["rank"] == 0', False),
+        ('conf["mode"] == "fsdp_offload"', False),
+        ('conf["mode"] != "fsdp"', False),
+        ('conf["mode"] == "fsdp" or conf["mode"] == "hsdp"', True),
+    ],
+)
+def test_where_the_mode_is_another_one_the_wrapper_is_ddps(test: str, stays: bool) -> None:
+    main = rewrite_tree({"wrapping.py": WRAP.encode(), "main.py": SAVE.format(test=test).encode()})["main.py"]
+    assert isinstance(main, Changed)
+    assert ("        state = net.module.state_dict()\n" in main.source.decode()) is stays
