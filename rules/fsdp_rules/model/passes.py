@@ -19,6 +19,7 @@ from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import SHARDING, may_wrap
 from fsdp_rules.project.entered import EVALUATES, Pass, is_backward
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.surely_run import SurelyRun
 
 __all__ = [
     "Event",
@@ -197,22 +198,15 @@ def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) 
 def _collect(events: list[Event], place: cst.CSTNode, file: File, found: set[Pass]) -> bool:
     """Add what may be the last of ``events`` before ``place``; whether one of them surely ran."""
     around = set(file.ancestors(place))
-    sure: set[tuple[tuple[cst.CSTNode, cst.CSTNode], ...]] = set()
+    ran = SurelyRun[tuple[cst.CSTNode, cst.CSTNode | None]](lambda arm: ((arm[0], one) for one in both_arms(arm[0])))
     for node, passes, may_run_none in reversed(events):
         if excludes(node, place, file):
             continue
         own = tuple(one for one in branches(node, file) if one[0] not in around and is_conditional(one[0], file))
-        # What stands below in the same arm is later, and what both arms of a test do has been done.
-        if any(own[outer:] in sure for outer in range(len(own))):
+        if ran.follows(own):
             continue
         found |= passes
-        if may_run_none:
-            continue
-        sure.add(own)
-        while own and all(((own[0][0], arm), *own[1:]) in sure for arm in both_arms(own[0][0])):
-            own = own[1:]
-            sure.add(own)
-        if not own:
+        if not may_run_none and ran.add(own):
             return True
     return False
 

@@ -11,7 +11,8 @@ from functools import cached_property
 
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.steps import Arms, Step
+from fsdp_rules.project.steps import Arm, Step
+from fsdp_rules.project.surely_run import SurelyRun
 from fsdp_rules.project.value_facts import NOTHING as NO_FACT
 from fsdp_rules.project.value_facts import ValueFacts
 
@@ -214,23 +215,16 @@ class Entered:
     def _collect(self, site: Site, steps: Sequence[Step], place: Step | None, found: set[Pass]) -> bool:
         """Add what may be the last pass of ``steps`` before ``place``; whether one of them surely ran."""
         around = {(line, column): arm for line, column, arm in place.arms} if place is not None else {}
-        sure: set[Arms] = set()
+        ran = SurelyRun[Arm](lambda arm: ((*arm[:2], "body"), (*arm[:2], "orelse")))
         for step in reversed(steps):
             if any(around.get((line, column), arm) != arm for line, column, arm in step.arms):
                 continue
             own = tuple(arm for arm in step.arms if arm[:2] not in around)
-            # What stands below in the same arm is later, and what both arms of a test do has been done.
-            if any(own[outer:] in sure for outer in range(len(own))):
+            if ran.follows(own):
                 continue
             passes = self._passes(site, step)
             found |= passes - NOTHING
-            if not passes or Pass.UNKNOWN in passes:
-                continue
-            sure.add(own)
-            while own and all(((*own[0][:2], arm), *own[1:]) in sure for arm in ("body", "orelse")):
-                own = own[1:]
-                sure.add(own)
-            if not own:
+            if passes and Pass.UNKNOWN not in passes and ran.add(own):
                 return True
         return False
 

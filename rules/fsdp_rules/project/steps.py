@@ -19,7 +19,8 @@ PLAIN = frozenset(
 )
 PARAMETERS = frozenset({"parameters", "named_parameters"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Arms = tuple[tuple[int, int, str], ...]
+Arm = tuple[int, int, str]
+Arms = tuple[Arm, ...]
 Loops = tuple[tuple[int, int], ...]
 
 
