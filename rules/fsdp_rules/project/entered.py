@@ -207,9 +207,8 @@ class Entered:
         if site not in self._exits:
             self._exits[site] = NOTHING
             found: set[Pass] = set()
-            if not self._collect(site, self.steps.get(site, ()), None, found):
-                found.add(Pass.UNKNOWN)
-            self._exits[site] = frozenset(found)
+            ran = self._collect(site, self.steps.get(site, ()), None, found)
+            self._exits[site] = frozenset(found if ran else found | {Pass.UNKNOWN})
         return self._exits[site]
 
     def _collect(self, site: Site, steps: Sequence[Step], place: Step | None, found: set[Pass]) -> bool:
@@ -220,9 +219,7 @@ class Entered:
             if any(around.get((line, column), arm) != arm for line, column, arm in step.arms):
                 continue
             own = tuple(arm for arm in step.arms if arm[:2] not in around)
-            if ran.follows(own):
-                continue
-            passes = self._passes(site, step)
+            passes = NOTHING if ran.follows(own) else self._passes(site, step)
             found |= passes - NOTHING
             if passes and Pass.UNKNOWN not in passes and ran.add(own):
                 return True

@@ -76,20 +76,6 @@ def test_a_partial_wraps_as_well() -> None:
     assert lines(f"{head}{wrap}{loop}") == [10]
 
 
-def test_a_partial_of_another_files_function_wraps_as_well() -> None:
-    """An object's attribute is frozen above the line that gives it what the partial wraps."""
-    build = f"{HEAD}def shard_model(model, device_id):\n    return FSDP(model, device_id=device_id)\n"
-    above = "        self.model.eval().requires_grad_(False)\n        self.model.forward = ext.forward\n"
-    source = (
-        "import functools\nimport ext\nfrom build import shard_model\n\nclass Pipe:\n    def __init__(self, rank):\n"
-        "        shard = functools.partial(shard_model, device_id=rank)\n"
-        f"        self.model = ext.Net.from_pretrained()\n{above}        self.model = shard(self.model)\n"
-    )
-    after = f"\n    def tune(self):\n{above}"
-    found = {(one.rule, one.line) for one in findings(source + after, build=build)}
-    assert found == {("FSDP210", 15), ("FSDP218", 14)}
-
-
 STEPS = """
 def thaw(judge):
     judge.requires_grad_(True)
