@@ -79,6 +79,11 @@ def is_ungraphed(node: cst.BaseExpression, file: File) -> bool:
     return not file.project.values.ungraphed.isdisjoint(value_of(node, file).origins)
 
 
+def is_unstepped(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the call of ``node`` takes the state of an optimizer that may have made no step."""
+    return _is_in(file.project.values.unstepped, node, file)
+
+
 def is_read_again(node: cst.BaseExpression, file: File) -> bool:
     """Whether the call of ``node`` loads an optimizer's state that may be loaded or saved again after more steps."""
     return _is_in(file.project.values.counted, node, file)

@@ -104,6 +104,7 @@ class ValueFacts:
     wrapped later.
     ``names`` are the calls of which each expression may be a name that they give, and ``tables`` those of which it may
     have such names, as elements or as keys.
+    ``unstepped`` are the positions of what takes an optimizer's state before the first step.
     ``is_bounded``: the tree is so large that some of it was left out.
     """
 
@@ -121,6 +122,7 @@ class ValueFacts:
     gathering: Mapping[str, Set[Position]] = field(default_factory=dict)
     entering: Mapping[str, Set[Position]] = field(default_factory=dict)
     counted: Mapping[str, Set[Position]] = field(default_factory=dict)
+    unstepped: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
     unseen: Mapping[str, Set[Position]] = field(default_factory=dict)

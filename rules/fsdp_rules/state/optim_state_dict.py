@@ -21,8 +21,9 @@ class OptimStateDict(Rule):
     same keys and parameter groups. FSDP1's default, the full state in CPU memory on every rank, has no option in FSDP2:
     where other ranks than 0 read it, a loop moves its tensors, or `fsdp_compat.optim_state_dict` returns it where no
     statement can. FSDP1's states are copies; where the program may read one after a later step, its step counters (of
-    a sharded state: all of it) are copied too. An optimizer that never made a step has no state under FSDP1; here it
-    gets the zeros that its first step would start from.
+    a sharded state: all of it) are copied too. An optimizer that never made a step has no state under FSDP1. Here torch
+    makes a step with a learning rate of 0, which Adam counts: `fsdp_compat.optim_state_dict` takes a state that may be
+    taken before the first step, and leaves the optimizer as it is.
     """
 
     id = "FSDP304"

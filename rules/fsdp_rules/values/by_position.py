@@ -31,6 +31,7 @@ from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.ungraphed import ungraphed
 from fsdp_rules.values.unit_methods import unit_methods
+from fsdp_rules.values.unstepped_states import unstepped_states
 from fsdp_rules.values.whole_models import whole_models
 from fsdp_rules.values.wrapped_modules import WrappedModules, inside_of, returning
 
@@ -130,7 +131,7 @@ def facts_of(
         path: {_position(at, lines[path]): _text(model, lines[where]) for at, (where, model) in by_place.items()}
         for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
     }
-    kept_in, writing, gathered_in, entering, counted, unseen = (
+    kept_in, writing, gathered_in, entering, counted, unstepped, unseen = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (
             kept_parts(machine),
@@ -138,6 +139,7 @@ def facts_of(
             gathering(machine),
             unit_methods(machine),
             counted_states(machine),
+            unstepped_states(machine),
             Callees(machine).unknown(),
         )
     )
@@ -154,6 +156,7 @@ def facts_of(
         gathering=gathered_in,
         entering=entering,
         counted=counted,
+        unstepped=unstepped,
         unseen=unseen,
         reached=reached(machine),
         read=_read(machine, gives),

@@ -16,13 +16,13 @@ from fsdp_rules.values.parameter_writers import run_by
 _TAKES = frozenset({f"{FSDP}.optim_state_dict", f"{FSDP}.full_optim_state_dict"})
 _LOADS = f"{FSDP}.optim_state_dict_to_load"
 #: Optimizers that count no steps.
-_COUNTLESS = frozenset({"torch.optim.SGD"})
+COUNTLESS = frozenset({"torch.optim.SGD"})
 
 
 def counted_states(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of what is called that loads such a state."""
     calls = [(frame, one) for frame in machine.frames for one in frame.body.operations if isinstance(one, Call)]
-    names = {(frame, one.of): set(_names(frame, one, machine)) for frame, one in calls}
+    names = {(frame, one.of): set(names_of(frame, one, machine)) for frame, one in calls}
     taken = {
         state
         for frame, one in calls
@@ -44,12 +44,13 @@ def counted_states(machine: Interpreter) -> dict[str, set[At]]:
     for frame, one in loads:
         given = {held for value in _given(one) for held in machine.store.of(frame.base + value)}
         optimizers = [made.get(held.data[:2], set()) for held in given if held.kind is Kind.OPTIMIZER]
-        if given & states and not (optimizers and all(each and each <= _COUNTLESS for each in optimizers)):
+        if given & states and not (optimizers and all(each and each <= COUNTLESS for each in optimizers)):
             found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
     return found
 
 
-def _names(frame: Frame, call: Call, machine: Interpreter) -> Iterator[str]:
+def names_of(frame: Frame, call: Call, machine: Interpreter) -> Iterator[str]:
+    """The dotted names of what ``call`` may call outside of the tree."""
     for one in machine.store.of(frame.base + call.of):
         if one.kind is Kind.EXTERN:
             yield canonical(one.data) or one.data

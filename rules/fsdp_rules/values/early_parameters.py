@@ -10,10 +10,10 @@ from fsdp_rules.ir.operations import At, Body, Call, GetAttribute, Operation
 from fsdp_rules.ir.optimizer_calls import made_of
 from fsdp_rules.project.optimizers import BUILDER
 from fsdp_rules.values.abstract import Kind, Obj, Site
+from fsdp_rules.values.call_order import CallOrder
 from fsdp_rules.values.frames import Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
-from fsdp_rules.values.wrap_order import WrapOrder
 
 _GIVES = frozenset({"parameters", "named_parameters", "children", "modules", "named_children", "named_modules"})
 
@@ -27,14 +27,14 @@ def early_parameters(machine: Interpreter, is_other: Callable[[Obj], bool]) -> d
     modules = _Modules(machine, is_other)
     if not modules.wrapped:
         return {}
-    order = WrapOrder(machine)
+    order = CallOrder(machine, lambda frame, call: modules.wraps(frame, call))
     found: dict[str, dict[At, tuple[str, At]]] = defaultdict(dict)
     for frame in machine.frames:
         for place, one in enumerate(frame.body.operations):
             if not isinstance(one, Call) or not _builds(one, frame, machine):
                 continue
-            for caller, outer, later, before in order.after(frame.body, place):
-                own = modules.first(one, frame, later, before)
+            for caller, outer, before, later in order.around(frame.body, place):
+                own = modules.first(one, frame, later, before) if later else None
                 if own is None:
                     continue
                 if caller is not frame.body and BUILDER.fullmatch(frame.body.name):
@@ -71,6 +71,11 @@ class _Modules:
                 self.wrapped[model.since] = {one for one in held if self._is_known(one)}
         self._parts = cache(self._parts_of)
         self._makers = cache(_makers)
+
+    def wraps(self, frame: Frame, call: Call) -> list[Site]:
+        """The wraps that ``call`` makes."""
+        place = (frame.body.path, call.at.line, frame.base, call.at.column)
+        return [Site(*place)] if Site(*place) in self.wrapped else []
 
     def _is_known(self, one: Obj) -> bool:
         return one is not self._machine.objects.open and one.kind in (Kind.INSTANCE, Kind.OPEN, Kind.CONTAINER)

@@ -757,3 +757,25 @@ def test_an_object_that_has_a_state_of_its_own_is_no_model(base: str, own: bool)
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert ("self.average.state_dict()" in result.source.decode()) == own
+
+
+def test_what_a_method_of_the_file_sets_governs_a_model_of_another_name() -> None:
+    source = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+class Ring:
+    def __init__(self, net, optimizer):
+        self.parts = FSDP(net), optimizer
+
+    def _sharded(self):
+        return FSDP.state_dict_type({subject}, StateDictType.SHARDED_STATE_DICT)
+
+    def take(self):
+        model, optimizer = self.parts
+        with self._sharded():
+            return model.state_dict()
+"""
+    for subject in ("self.parts[0]", "self.parts.model", "next(iter(self.parts))"):
+        found = rewrite(source.format(subject=subject).encode())
+        assert "full_state_dict=True" not in (found.source.decode() if isinstance(found, Changed) else "")
+        assert {one.level.value for one in found.findings if one.rule in ("FSDP301", "FSDP309")} >= {"manual"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.expressions import bind, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.other_files import other_file
@@ -76,7 +76,9 @@ def returned_context(call: cst.Call, found: Returned, file: File) -> Context | N
     names = [parameter.name.value for parameter in found.function.params.params]
     own = names[:1] if _is_method(found.function, found.file) else []
     given = bind(call, tuple(names[len(own) :]))
-    root, _, rest = (dotted(context.subject) or "").partition(".")
+    text = found.file.code(context.subject)
+    first = next(iter(names_in(context.subject)), None)
+    root, rest = (text, "") if text.isidentifier() else (first.value if first is not None else "", text)
     if given is None or not root:
         return None
     if own == [root]:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.project.places import module_name
+from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.entering import unseen_contexts
 from fsdp_rules.state._governing.switching import switching
 
@@ -28,7 +29,8 @@ def unseen_manager(place: cst.Call, model: cst.BaseExpression, file: File) -> st
         return ""
     entered = [item.item for block in blocks for item in block.items]
     name = dotted(model) or file.code(model)
-    return next((file.code(call.func) for call in entered if isinstance(call, cst.Call) and _has(call, name, file)), "")
+    calls = [call for call in entered if isinstance(call, cst.Call)]
+    return next((file.code(one.func) for one in calls if _has(one, name, file) or _makes(one, unseen, file)), "")
 
 
 def outer_manager(place: cst.Call, file: File) -> str:
@@ -44,6 +46,12 @@ def outer_manager(place: cst.Call, file: File) -> str:
             ):
                 return file.code(func)
     return ""
+
+
+def _makes(call: cst.Call, unseen: list[cst.Call], file: File) -> bool:
+    """Whether ``call`` is one of a function of the file that makes one of ``unseen``."""
+    function = called(call, file)
+    return function is not None and any(one in unseen for one in file.inside(function, cst.Call))
 
 
 def _has(call: cst.Call, model: str, file: File) -> bool:

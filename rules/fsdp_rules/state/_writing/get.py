@@ -12,6 +12,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
+from fsdp_rules.model.flowing import is_unstepped
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
@@ -35,6 +36,10 @@ OF_ALL = "assumes the model's process_group contains every rank (only rank 0 of 
 ALONE = "rank 0 alone reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
 COPIED = "copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
 OBJECTS = "get_optimizer_state_dict raises where an optimizer's groups hold a torch.dtype or torch.device, as here"
+UNSTEPPED = (
+    "get_optimizer_state_dict makes a step of an optimizer that has made none, with a learning rate of 0, which Adam "
+    "counts, and this may run before the first (FSDP1: the state is empty)"
+)
 #: The step counters of an optimizer are no DTensors: a gathered state shares them with the optimizer.
 COUNTERS = " and value.dim() == 0"
 #: What runs a part of itself later, or not at all.
@@ -70,7 +75,9 @@ class Taking(Writer):
         if self.full is False and is_pickled(self.state.call, self.file):
             self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")
         if self._refuses_groups(gathered):
-            return self._by_helper(gathered, arguments)
+            return self._by_helper(gathered, arguments, OBJECTS)
+        if self.state.action is Action.GET_OPTIM and is_unstepped(self.state.call.func, self.file):
+            return self._by_helper(gathered, arguments, UNSTEPPED)
         if gathered.everywhere is not False:
             return self._everywhere(gathered, arguments)
         get = self.function()
@@ -91,21 +98,22 @@ class Taking(Writer):
         is_moved = self.full is not False or "cpu_offload" in gathered.options(self.file.code)
         return self.state.action is Action.GET_OPTIM and is_moved and "optimizer_objects" in self.file.project.flags
 
-    def _by_helper(self, gathered: Gathered, arguments: list[Build]) -> Diagnosis:
-        is_plain = self.full is True and isinstance(gathered.everywhere, bool)
+    def _by_helper(self, gathered: Gathered, arguments: list[Build], why: str) -> Diagnosis:
+        is_plain = self.full is False or (self.full is True and isinstance(gathered.everywhere, bool))
         if not self.file.settings.may_help or not is_plain:
             return Diagnosis(
                 self.state.call,
                 Level.MANUAL,
-                OBJECTS,
+                why,
                 f"use {HELPERS[Action.GET_OPTIM]}",
                 claims=(self.state.call.func,),
             )
         helper = self.file.ref(HELPERS[Action.GET_OPTIM])
         is_on_first = "cpu_offload" in gathered.options(self.file.code)
         kept = "rank0_only=True" if is_on_first else "" if gathered.everywhere is True else "offload_to_cpu=False"
+        kept = "full=False" if self.full is False else kept
         taken = self.replaced(lambda code: self.call(helper, arguments, lambda _: kept, code), self.site.sure)
-        message = sentence(f"{HELPERS[Action.GET_OPTIM]} returns the state", OBJECTS, *self.notes)
+        message = sentence(f"{HELPERS[Action.GET_OPTIM]} returns the state", why, *self.notes)
         return replace(taken, message=message)
 
     def _lacks_ranks(self) -> bool:

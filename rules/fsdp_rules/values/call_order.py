@@ -1,0 +1,96 @@
+"""What runs before and after an operation, by the order of the calls in each function and in those that call it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Generic, TypeVar
+
+from fsdp_rules.ir.operations import Body, Call
+from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Class, Frame
+from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.tensor_reads import are_apart, is_in
+
+Event = TypeVar("Event")
+
+
+class CallOrder(Generic[Event]):
+    """``happens`` says what a call does by itself.
+
+    Loops are followed once: what a loop makes in each round is wrapped and trained in the order of its body.
+    """
+
+    def __init__(self, machine: Interpreter, happens: Callable[[Frame, Call], Iterable[Event]]) -> None:
+        self._machine = machine
+        self._inits = {frame.body for frame in machine.frames if frame.body.name == "__init__"}
+        #: What each call of each body leads to, by the place of the call.
+        self._events: dict[Body, dict[int, set[Event]]] = defaultdict(lambda: defaultdict(set))
+        self._runs: dict[Body, dict[int, set[Body]]] = defaultdict(lambda: defaultdict(set))
+        self._callers: dict[Body, set[tuple[Body, int]]] = defaultdict(set)
+        for frame in machine.frames:
+            self._note(frame, happens)
+        self._join()
+
+    def around(self, body: Body, place: int) -> Iterator[tuple[Body, Call, set[Event], set[Event]]]:
+        """What may have happened before the operation ``place`` of ``body``, and what may happen after it has ended.
+
+        Each with the function that has both in itself or in what it calls, from ``body`` outwards, and the call there
+        that is, or leads to, the operation.
+        """
+        pending, seen = [(body, place, set[Event]())], set[tuple[Body, int]]()
+        while pending:
+            around, at, before = pending.pop()
+            call = around.operations[at]
+            if (around, at) not in seen and isinstance(call, Call):
+                seen.add((around, at))
+                earlier, later = self.beside(around, at)
+                before = before | earlier
+                yield around, call, before, later
+                pending += [(caller, where, before) for caller, where in self._callers[around]]
+
+    def beside(self, body: Body, place: int) -> tuple[set[Event], set[Event]]:
+        """What may happen before and after the operation ``place`` in one run of ``body``."""
+        found: dict[bool, set[Event]] = {False: set(), True: set()}
+        for at, events in self._events[body].items():
+            if at != place and not are_apart(body, min(place, at), 0, max(place, at), 0):
+                found[at > place] |= events
+        return found[False], found[True]
+
+    def callers(self, body: Body) -> Set[tuple[Body, int]]:
+        """The calls that run ``body``, each with the body that it is in and its place there."""
+        return self._callers[body]
+
+    def _note(self, frame: Frame, happens: Callable[[Frame, Call], Iterable[Event]]) -> None:
+        body = frame.body
+        for place, one in enumerate(body.operations):
+            if not isinstance(one, Call):
+                continue
+            self._events[body][place].update(happens(frame, one))
+            for callee in self._machine.store.of(frame.base + one.of):
+                for run in self._run_by(callee):
+                    self._runs[body][place].add(run)
+                    self._callers[run].add((body, place))
+
+    def _run_by(self, one: Obj) -> Iterator[Body]:
+        """The bodies that a call of ``one`` runs."""
+        if one.body is not None:
+            yield one.body
+        elif one.kind is Kind.PARTIAL:
+            yield from (
+                run for each in self._machine.store.of(one.data[0]) if each is not one for run in self._run_by(each)
+            )
+        elif one.kind is Kind.CLASS and isinstance(one.data, Class):
+            family = (one.data, *one.data.above)
+            yield from [init for each in family for init in self._inits if is_in(init, each.body)][:1]
+
+    def _join(self) -> None:
+        """Add to each call what happens in what it runs, until nothing is new."""
+        pending = [body for body, calls in self._events.items() if any(calls.values())]
+        while pending:
+            body = pending.pop()
+            held = set().union(*self._events[body].values())
+            for caller, place in self._callers[body]:
+                if not held <= self._events[caller][place]:
+                    self._events[caller][place] |= held
+                    pending.append(caller)

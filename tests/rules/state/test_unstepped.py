@@ -1,0 +1,66 @@
+"""FSDP304: states of optimizers that are taken before the first step, which torch makes for them and counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import rewrite
+
+HEAD = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, FullStateDictConfig, StateDictType
+
+class Keeper:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def take(self):
+        with FSDP.state_dict_type(self.model, StateDictType.{kind}):
+            return FSDP.optim_state_dict(self.model, self.optimizer)
+
+def one(model, optimizer, x):
+    model(x).sum().backward()
+    optimizer.step()
+
+def train(net, batches, scaler):
+    model = FSDP(net, use_orig_params=True)
+    optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.1)
+    keeper, kept = Keeper(model, optimizer), []
+{body}
+    return kept
+"""
+TAKE, STEP = "kept.append(keeper.take())", "one(model, optimizer, x)"
+FIRST = {
+    "above the loop": f"    {TAKE}\n    for x in batches:\n        {STEP}",
+    "at the head of the loop": "    for n, x in enumerate(batches):\n        if n % 3 == 0:\n"
+    f"            {TAKE}\n        {STEP}",
+    "above a scaler's step": f"    {TAKE}\n    for x in batches:\n        scaler.step(optimizer)",
+    "both": f"    {TAKE}\n    for x in batches:\n        {STEP}\n        keeper.take()",
+}
+LATER = {
+    "behind the loop": f"    for x in batches:\n        {STEP}\n    {TAKE}",
+    "at the end of the loop": f"    for x in batches:\n        {STEP}\n        {TAKE}",
+    "behind a scaler's step": f"    for x in batches:\n        scaler.step(optimizer)\n        {TAKE}",
+    "stepped elsewhere": f"    {TAKE}",
+}
+
+
+def written(body: str, kind: str = "FULL_STATE_DICT", optimizer: str = "Adam") -> str:
+    result = rewrite(HEAD.format(body=body, kind=kind, optimizer=optimizer).encode())
+    assert isinstance(result, Changed)
+    return result.source.decode()
+
+
+@pytest.mark.parametrize("body", FIRST.values(), ids=FIRST)
+def test_the_helper_leaves_the_optimizer_as_it_is(body: str) -> None:
+    assert "fsdp_compat.optim_state_dict(self.model, self.optimizer)" in written(body)
+    sharded = written(body, "SHARDED_STATE_DICT")
+    assert "fsdp_compat.optim_state_dict(self.model, self.optimizer, full=False)" in sharded
+    # Without momentum nothing is counted.
+    assert "fsdp_compat.optim_state_dict" not in written(body, optimizer="SGD")
+
+
+@pytest.mark.parametrize("body", LATER.values(), ids=LATER)
+def test_after_a_step_torch_takes_it(body: str) -> None:
+    assert "fsdp_compat.optim_state_dict" not in written(body)
