@@ -84,6 +84,11 @@ def is_unstepped(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.unstepped, node, file)
 
 
+def takes_no_closure(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` may be an optimizer of the tree whose step takes no closure."""
+    return _is_in(file.project.values.closureless, node, file)
+
+
 def is_read_again(node: cst.BaseExpression, file: File) -> bool:
     """Whether the call of ``node`` loads an optimizer's state that may be loaded or saved again after more steps."""
     return _is_in(file.project.values.counted, node, file)

@@ -16,6 +16,7 @@ from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.called_functions import OWN, called
 from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
+from fsdp_rules.values.closures import without_closure
 from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
@@ -131,7 +132,7 @@ def facts_of(
         path: {_position(at, lines[path]): _text(model, lines[where]) for at, (where, model) in by_place.items()}
         for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
     }
-    kept_in, writing, gathered_in, entering, counted, unstepped, unseen = (
+    kept_in, writing, gathered_in, entering, counted, unstepped, closureless, unseen = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (
             kept_parts(machine),
@@ -140,6 +141,7 @@ def facts_of(
             unit_methods(machine),
             counted_states(machine),
             unstepped_states(machine),
+            without_closure(machine),
             Callees(machine).unknown(),
         )
     )
@@ -157,6 +159,7 @@ def facts_of(
         entering=entering,
         counted=counted,
         unstepped=unstepped,
+        closureless=closureless,
         unseen=unseen,
         reached=reached(machine),
         read=_read(machine, gives),

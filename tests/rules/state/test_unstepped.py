@@ -64,3 +64,43 @@ def test_the_helper_leaves_the_optimizer_as_it_is(body: str) -> None:
 @pytest.mark.parametrize("body", LATER.values(), ids=LATER)
 def test_after_a_step_torch_takes_it(body: str) -> None:
     assert "fsdp_compat.optim_state_dict" not in written(body)
+
+
+OWN = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+class Plain(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    def step(self{closure}):
+        pass
+
+class Below(Plain):
+    pass
+
+def resume(net, path):
+    model = FSDP(net, use_orig_params=True)
+    optimizer = {made}(model.parameters(), lr=0.1)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        state = FSDP.optim_state_dict_to_load(model, optimizer, torch.load(path))
+    optimizer.load_state_dict(state)
+    for x in range(3):
+        optimizer.step()
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        return FSDP.optim_state_dict(model, optimizer)
+"""
+
+
+@pytest.mark.parametrize("made", ["Plain", "Below"])
+def test_a_step_without_closure_is_not_called_by_torch(made: str) -> None:
+    def text(closure: str) -> str:
+        result = rewrite(OWN.format(made=made, closure=closure).encode())
+        assert isinstance(result, Changed)
+        return result.source.decode()
+
+    assert "fsdp_compat.optim_state_dict_to_load(model, optimizer, torch.load(path))" in text("")
+    assert "fsdp_compat.optim_state_dict(model, optimizer)" in text("")
+    for closure in (", closure=None", ", *args", ", **options"):
+        assert "fsdp_compat.optim_state_dict" not in text(closure)

@@ -12,7 +12,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
-from fsdp_rules.model.flowing import is_unstepped
+from fsdp_rules.model.flowing import is_unstepped, takes_no_closure
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
@@ -22,7 +22,7 @@ from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.on_one_rank import is_on_rank_zero_alone
 from fsdp_rules.state._governing.state_settings import Config
-from fsdp_rules.state._writing.base import HELPERS, Writer, each_tensor, refuse
+from fsdp_rules.state._writing.base import CLOSURELESS, HELPERS, Writer, each_tensor, refuse
 from fsdp_rules.state._writing.options import Gathered, gathering, setting_text
 from fsdp_rules.state._writing.outliving import may_outlive_a_step
 from fsdp_rules.state._writing.pickled import is_pickled
@@ -78,6 +78,8 @@ class Taking(Writer):
             return self._by_helper(gathered, arguments, OBJECTS)
         if self.state.action is Action.GET_OPTIM and is_unstepped(self.state.call.func, self.file):
             return self._by_helper(gathered, arguments, UNSTEPPED)
+        if self.state.optim is not None and takes_no_closure(self.state.optim, self.file):
+            return self._by_helper(gathered, arguments, CLOSURELESS)
         if gathered.everywhere is not False:
             return self._everywhere(gathered, arguments)
         get = self.function()

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.flowing import is_ungraphed
+from fsdp_rules.model.flowing import is_ungraphed, takes_no_closure
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.passes import may_follow_forward
 from fsdp_rules.model.resharding import reshard_before
@@ -18,7 +18,7 @@ from fsdp_rules.model.sharded import sharded
 from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.loading import result_is_read
 from fsdp_rules.state._governing.ranked import is_of_a_rank
-from fsdp_rules.state._writing.base import HELPERS, Writer, each_tensor, refuse
+from fsdp_rules.state._writing.base import CLOSURELESS, HELPERS, Writer, each_tensor, refuse
 from fsdp_rules.state._writing.dcp_imports import reads_in_place
 from fsdp_rules.state._writing.options import options_text, setting_text
 from fsdp_rules.state._writing.pickled import is_unpickled
@@ -151,7 +151,10 @@ class Putting(Writer):
         optim = load.target if load is not None else self.state.optim
         if load is None and not self.state.loads and not result_is_read(self.state.call, self.file):
             return self._never_loaded()
-        if optim is None or (load is None and not self.state.loads):
+        is_closureless = optim is not None and takes_no_closure(optim, self.file)
+        if is_closureless and self.state.loads:
+            return refuse(self.state, CLOSURELESS)
+        if optim is None or is_closureless or (load is None and not self.state.loads):
             return self._to_load(optim)
         if self.state.loads and not isinstance(self.file.parent(self.state.call), cst.Expr):
             return refuse(self.state, "its result is used although load_directly loads it")
