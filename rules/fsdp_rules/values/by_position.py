@@ -22,9 +22,9 @@ from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.gathering import gathering
+from fsdp_rules.values.given_names import MemberNames
 from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreter import Interpreter
-from fsdp_rules.values.member_names import MemberNames
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
@@ -252,7 +252,8 @@ def _extends_fsdp1(one: Obj, machine: Interpreter) -> bool:
     """Whether ``one`` is an object of a subclass of FSDP1's class."""
     cls = one.data[0] if one.kind is Kind.INSTANCE else None
     bases = (base for each in (cls, *cls.above) for base in each.bases) if isinstance(cls, Class) else ()
-    return any(canonical(str(each.data)) == FSDP for base in bases for each in machine.store.of(base))
+    outer = (each for base in bases for each in machine.store.of(base) if each.kind is Kind.EXTERN)
+    return any(canonical(each.data) == FSDP for each in outer)
 
 
 def _are_one(every: Collection[Obj], machine: Interpreter) -> bool:
