@@ -14,6 +14,8 @@ from fsdp_rules.values.model_attributes import ModelAttributes
 from fsdp_rules.values.module_members import NAMES, of_parameter
 from fsdp_rules.values.setters import Setters
 
+_GETTER = "__getattr__"
+
 
 class Attributes:
     """Reads and writes of ``x.name``."""
@@ -165,6 +167,7 @@ class Attributes:
         if name != ANY:
             self._waiting.append((owner, cls, name, to))
             self._of_class(cls, name, owner, to)
+            self._by_getter(cls, name, owner, to)
         is_any = site is None
         method = owner.data[2] if is_any else ""
         cls.readers.append((name, to, is_any, method))
@@ -174,6 +177,16 @@ class Attributes:
         for one in cls.below if is_any else ():
             if not _overrides(one, cls, method):
                 self._of_lower(one, name, owner, to)
+
+    def _by_getter(self, cls: Class, name: str, owner: Obj, to: int) -> None:
+        """What the class's ``__getattr__`` gives for a name that it does not have."""
+        bound = set[str]().union(*(one.body.bound for one in (cls, *cls.above)))
+        if _GETTER in bound and name not in bound and not name.startswith("__"):
+            given, getters = self._store.cells(), self._store.cells()
+            self._store.put(given, self._objects.constant(name))
+            self._of_class(cls, _GETTER, owner, getters)
+            call = self._machine.calls.call
+            self._store.watch(getters, lambda one: call(one, Arguments((given,)), to, (owner, name)))
 
     def is_written(self, owner: Obj, name: str) -> bool:
         """Whether something gives ``owner`` the attribute."""

@@ -17,7 +17,6 @@ from fsdp_rules.values.library import table
 from fsdp_rules.values.state_types import is_whole, note_state_type
 
 _DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
-_COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.CONTAINER})
 
 
 class Effects(Iteration):
@@ -256,17 +255,6 @@ class Effects(Iteration):
 
     def _state_settings(self, given: Arguments, to: int, key: Hashable) -> None:
         self._store.put(to, self._objects.extern("torch.distributed.fsdp.StateDictSettings"))
-
-    def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
-        for cell in given.positional:
-            self._store.watch(cell, lambda one: self._copy(one, to) if one.kind in _COMPUTED else None)
-
-    def _copied(self, given: Arguments, to: int, key: Hashable) -> None:
-        for cell in given.positional[:1]:
-            self._store.watch(cell, lambda one: self._copy(one, to))
-
-    def _copy(self, one: Obj, to: int) -> None:
-        self._store.put(to, self._objects.copy_of(one))
 
     def _elementwise(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional:

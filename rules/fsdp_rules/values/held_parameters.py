@@ -46,10 +46,12 @@ def initialise(machine: Machine, made: Obj, given: int) -> None:
     cls = made.data[0] if made.kind is Kind.INSTANCE else None
     for one in (cls, *cls.above) if isinstance(cls, Class) else ():
         for base in one.bases:
-            machine.store.watch(
-                base, lambda outer: hold(machine, made, made.data, given) if _is_optimizer(outer) else None
-            )
+            machine.store.watch(base, lambda outer: _initialise(machine, made, outer, given))
 
 
-def _is_optimizer(base: Obj) -> bool:
-    return base.kind is Kind.EXTERN and table("functions").get(base.data) == "optimizer"
+def _initialise(machine: Machine, made: Obj, outer: Obj, given: int) -> None:
+    effect = table("functions").get(outer.data) if outer.kind is Kind.EXTERN else None
+    if effect == "optimizer":
+        hold(machine, made, made.data, given)
+    elif effect == "same_elements":
+        machine.items.elements(given, machine.items.cell(made, ANY))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fsdp_rules.ir.operations import ANY, At, Body
+from fsdp_rules.ir.operations import ANY, At, Body, Text
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
 from fsdp_rules.values.machine import Machine
@@ -13,6 +13,7 @@ from fsdp_rules.values.machine import Machine
 WIDTH = 3
 
 _MODULES = frozenset({Kind.INSTANCE, Kind.MODEL})
+_COMPUTED = frozenset({Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.CONTAINER})
 
 
 class Iteration:
@@ -219,6 +220,31 @@ class Iteration:
         called = Arguments((to, elements))
         self._store.watch(given.positional[0], lambda one: self._machine.calls.call(one, called, to, key))
 
+    def _arithmetic(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional:
+            self._store.watch(cell, lambda one: self._copy(one, to) if one.kind in _COMPUTED else None)
+
+    def _copied(self, given: Arguments, to: int, key: Hashable) -> None:
+        for cell in given.positional[:1]:
+            self._store.watch(cell, lambda one: self._copy(one, to))
+
+    def _copy(self, one: Obj, to: int) -> None:
+        self._store.put(to, self._objects.copy_of(one))
+
+    def _added(self, given: Arguments, to: int, key: Hashable) -> None:
+        self._arithmetic(given, to, key)
+        if len(given.positional) == 2:
+            first, second = given.positional
+            self._store.watch(first, lambda one: self._store.watch(second, lambda other: self._join(one, other, to)))
+
+    def _join(self, first: Obj, second: Obj, to: int) -> None:
+        """Two texts are one, of which as much is known as of both."""
+        (begin, behind), (before, end) = _known_text(first), _known_text(second)
+        if first.kind is Kind.CONSTANT and second.kind is Kind.CONSTANT and behind and before:
+            self._store.put(to, self._objects.constant(behind + before))
+        elif begin or end:
+            self._store.put(to, self._objects.constant(Text(begin, end)))
+
     def _named_tuple(self, given: Arguments, to: int, key: Hashable) -> None:
         fields = given.positional[1] if len(given.positional) > 1 else given.keyword("field_names")
         names = self._texts(fields) if fields is not None else ()
@@ -240,3 +266,10 @@ class Iteration:
                 found.append(held[0])
                 place += 1
         return tuple(found)
+
+
+def _known_text(one: Obj) -> tuple[str, str]:
+    """How a text begins and ends, as far as that is known."""
+    if one.kind is Kind.TEXT:
+        return one.data.beginning, one.data.end
+    return (one.data, one.data) if one.kind is Kind.CONSTANT and isinstance(one.data, str) else ("", "")
