@@ -89,6 +89,11 @@ def takes_no_closure(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.closureless, node, file)
 
 
+def is_mixed(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node``, which is called, is a method of models, and in other runs of an optimizer or an own object."""
+    return _is_in(file.project.values.mixed, node, file)
+
+
 def is_read_again(node: cst.BaseExpression, file: File) -> bool:
     """Whether the call of ``node`` loads an optimizer's state that may be loaded or saved again after more steps."""
     return _is_in(file.project.values.counted, node, file)

@@ -105,7 +105,7 @@ class ValueFacts:
     ``names`` are the calls of which each expression may be a name that they give, and ``tables`` those of which it may
     have such names, as elements or as keys.
     ``unstepped`` are the positions of what takes an optimizer's state before the first step, ``closureless`` those of
-    optimizers whose step takes no closure.
+    optimizers whose step takes no closure, ``mixed`` those of methods that are called of models and of other objects.
     ``is_bounded``: the tree is so large that some of it was left out.
     """
 
@@ -125,6 +125,7 @@ class ValueFacts:
     counted: Mapping[str, Set[Position]] = field(default_factory=dict)
     unstepped: Mapping[str, Set[Position]] = field(default_factory=dict)
     closureless: Mapping[str, Set[Position]] = field(default_factory=dict)
+    mixed: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
     unseen: Mapping[str, Set[Position]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from fsdp_rules.project.value_facts import NOTHING, Fact, NameSource, Position, 
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
-from fsdp_rules.values.called_functions import OWN, called
+from fsdp_rules.values.called_functions import OWN, called, mixed
 from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.closures import without_closure
@@ -132,7 +132,7 @@ def facts_of(
         path: {_position(at, lines[path]): _text(model, lines[where]) for at, (where, model) in by_place.items()}
         for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
     }
-    kept_in, writing, gathered_in, entering, counted, unstepped, closureless, unseen = (
+    kept_in, writing, gathered_in, entering, counted, unstepped, closureless, shared, unseen = (
         {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (
             kept_parts(machine),
@@ -142,6 +142,7 @@ def facts_of(
             counted_states(machine),
             unstepped_states(machine),
             without_closure(machine),
+            mixed(machine, lambda one: _is_other(one, machine, gives)),
             Callees(machine).unknown(),
         )
     )
@@ -160,6 +161,7 @@ def facts_of(
         counted=counted,
         unstepped=unstepped,
         closureless=closureless,
+        mixed=shared,
         unseen=unseen,
         reached=reached(machine),
         read=_read(machine, gives),

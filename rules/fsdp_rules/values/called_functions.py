@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from fsdp_rules.fsdp1.methods import COMMON
 from fsdp_rules.ir.operations import At, Call
@@ -13,6 +13,7 @@ from fsdp_rules.values.interpreter import Interpreter
 
 #: What is said of functions of the tree.
 OWN = "its own"
+_MODELS = frozenset({Kind.MODEL, Kind.PART})
 
 
 def called(machine: Interpreter) -> dict[str, dict[At, str]]:
@@ -30,6 +31,22 @@ def called(machine: Interpreter) -> dict[str, dict[At, str]]:
                 name = names.pop() if len(names) == 1 else ""
                 same = found[frame.body.path].setdefault(at, name)
                 found[frame.body.path][at] = name if name == same else ""
+    return found
+
+
+def mixed(machine: Interpreter, is_other: Callable[[Obj], bool]) -> dict[str, set[At]]:
+    """The places of what is called that is a method of models, and in another run of an object that surely is none."""
+    found: dict[str, set[At]] = defaultdict(set)
+    for frame in machine.frames:
+        callees = {one.of for one in frame.body.operations if isinstance(one, Call)}
+        for at, value in frame.body.uses:
+            if value in callees:
+                held = machine.store.of(frame.base + value)
+                owners = {one.data[0] for one in held if one.kind in (Kind.METHOD, Kind.BOUND)}
+                if any(one.kind in _MODELS for one in owners) and any(
+                    one.kind is not Kind.OTHER_WRAPPER and is_other(one) for one in owners
+                ):
+                    found[frame.body.path].add(at)
     return found
 
 

@@ -12,6 +12,7 @@ from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import is_mixed
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.state._governing.state_settings import Config, Expression, Kind
@@ -92,11 +93,13 @@ def state_call(call: cst.Call, file: File) -> StateCall | None:
         assert known is not None
         return _static(call, known.rpartition(".")[2], file)
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("state_dict", "load_state_dict"):
-        return _method(call, call.func.value, call.func.attr.value)
+        found = _method(call, call.func.value, call.func.attr.value)
+        other = f"{file.code(call.func.value)} may be another object as well, which has a {found.name} of its own"
+        return replace(found, problem=other) if is_mixed(call.func, file) else found
     return None
 
 
-def _method(call: cst.Call, model: cst.BaseExpression, name: str) -> StateCall | None:
+def _method(call: cst.Call, model: cst.BaseExpression, name: str) -> StateCall:
     if name == "state_dict":
         problem = "state_dict() with arguments has no equivalent in torch.distributed.checkpoint" if call.args else ""
         return StateCall(call, Action.GET_MODEL, name, model, problem=problem)
