@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Set
 
@@ -13,6 +14,7 @@ from fsdp_rules.values.counted_states import COUNTLESS, names_of
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
 
+_LOADS = re.compile(r"torch\.distributed\.checkpoint\.(\w+\.)*(async_)?load\w*")
 _TAKES = frozenset(f"{FSDP}.{name}_state_dict" for name in ("optim", "full_optim", "sharded_optim"))
 
 
@@ -27,16 +29,28 @@ def unstepped_states(machine: Interpreter) -> dict[str, set[At]]:
     found: dict[str, set[At]] = defaultdict(set)
     if not takes:
         return found
-    steps = _Steps(machine)
+    steps, loaded = _Steps(machine), _loaded_into(machine)
     order = CallOrder(machine, steps.made_by)
     for frame, place, one in takes:
         given = (*one.args, *(value for _, value in one.keywords))
         held = {each for value in given for each in machine.store.of(frame.base + value)}
-        if not steps.are_counted(held):
+        if not steps.are_counted(held) or not loaded.isdisjoint(machine.store.of(frame.base + one.to)):
             continue
         if _is_first(frame.body, place, order):
             found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
     return found
+
+
+def _loaded_into(machine: Interpreter) -> set[Obj]:
+    """What torch's checkpoints are loaded into: the state that torch makes is what they fill."""
+    found: set[Obj] = set()
+    for frame in machine.frames:
+        for one in frame.body.operations:
+            if isinstance(one, Call) and any(_LOADS.fullmatch(name) for name in names_of(frame, one, machine)):
+                given = (*one.args, *(value for _, value in one.keywords))
+                found.update(each for value in given for each in machine.store.of(frame.base + value))
+    inner = (machine.store.of(machine.items.all(one)) for one in tuple(found) if one.kind is Kind.CONTAINER)
+    return found.union(*inner)
 
 
 def _is_first(

@@ -104,3 +104,28 @@ def test_a_step_without_closure_is_not_called_by_torch(made: str) -> None:
     assert "fsdp_compat.optim_state_dict(model, optimizer)" in text("")
     for closure in (", closure=None", ", *args", ", **options"):
         assert "fsdp_compat.optim_state_dict" not in text(closure)
+
+
+LOADED = """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+import torch
+
+def resume(net, batches):
+    model = FSDP(net, use_orig_params=True)
+    optimizer = torch.optim.Adam(model.parameters())
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = {{"optim": FSDP.optim_state_dict(model, optimizer)}}
+        dcp.load({given}, checkpoint_id="last")
+        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state["optim"]))
+    for x in batches:
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("given", ["state", '{"optim": state["optim"]}', "dict(state)"])
+def test_what_a_checkpoint_is_loaded_into_is_the_state_that_torch_makes(given: str) -> None:
+    result = rewrite(LOADED.format(given=given).encode())
+    assert isinstance(result, Changed)
+    assert "get_optimizer_state_dict(model, optimizer)" in result.source.decode()
