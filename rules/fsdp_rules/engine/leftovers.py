@@ -76,7 +76,8 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
         first = min(found, key=lambda entry: file.span(entry[0]).line)[0]
         takes = "fsdp_compat.shard" in output
         judged = HARMLESS if takes or not _gets_strategies(file) else HARMLESS | {STRATEGY}
-        if judged.issuperset(name for _, name in found):
+        # What no wrap of the tree is given may go to a framework's strategy.
+        if file.project.values.wraps and judged.issuperset(name for _, name in found):
             yield rule, Diagnosis(first, Level.INFO, f"{names}: {READ}")
         else:
             text, remedy = (TAKEN, KEEP) if takes else (STAYS, REMOVE)

@@ -213,7 +213,7 @@ def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
 def _fact(every: Collection[Obj], machine: Interpreter, gives: Gives) -> Fact:
     fields = {**FIELDS, **_BESIDE}
     found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
-    if any(one.is_kept or _extends_fsdp1(one, machine) for one in every):
+    if any(one.is_kept or one in gives.kept or _extends_fsdp1(one, machine) for one in every):
         found["kept"] = Certainty.MAYBE
     for kind, name in _SEVERAL.items():
         if any(one.kind is Kind.CONTAINER and gives.some(frozenset({kind}), one) for one in every):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.ir.operations import ANY
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.module_members import STATES
+
+#: The attribute of a model that is the module in it.
+INSIDE = "(inner)"
 
 
 def hold(machine: Machine, optimizer: Obj, key: Hashable, given: int) -> None:
@@ -51,7 +55,9 @@ def initialise(machine: Machine, made: Obj, given: int) -> None:
 
 def _initialise(machine: Machine, made: Obj, outer: Obj, given: int) -> None:
     effect = table("functions").get(outer.data) if outer.kind is Kind.EXTERN else None
-    if effect == "optimizer":
+    if outer.kind is Kind.EXTERN and canonical(outer.data) == FSDP:
+        machine.store.edge(given, machine.attributes.field(made, INSIDE))
+    elif effect == "optimizer":
         hold(machine, made, made.data, given)
     elif effect == "same_elements":
         machine.items.elements(given, machine.items.cell(made, ANY))

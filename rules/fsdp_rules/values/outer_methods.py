@@ -97,8 +97,9 @@ class Methods:
         if name in table("named"):
             self._name(owner, given)
         elif name == "__init__":
-            if (params := given.at(0, "params")) is not None:
-                initialise(self._machine, owner, params)
+            for name in ("params",) if given.positional else ("params", "module"):
+                if (first := given.at(0, name)) is not None:
+                    initialise(self._machine, owner, first)
         elif name == "_replace":
             cls = owner.data[0]
             names = cls.body.fields if isinstance(cls, Class) else ()
