@@ -31,7 +31,6 @@ OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_
 OLDER_IN_EXPRESSION = (
     "if your model has any, assign this model to a name, and pass --torch 2.13, or use fsdp_compat.shard"
 )
-CHOSEN = "a step uses one entry of {name}, and FSDP1 gives the rest of a unit that is run gradients of zeros"
 ADAPTERS = re.compile(r"lora|peft|adapter", re.IGNORECASE)
 #: The call is a part of an expression, where no second statement can be written.
 IN_EXPRESSION = (
