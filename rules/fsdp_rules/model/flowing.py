@@ -94,6 +94,11 @@ def is_mixed(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.mixed, node, file)
 
 
+def is_joined(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` may be a model, and in other runs an object that surely is no module."""
+    return _is_in(file.project.values.joined, node, file)
+
+
 def is_read_again(node: cst.BaseExpression, file: File) -> bool:
     """Whether the call of ``node`` loads an optimizer's state that may be loaded or saved again after more steps."""
     return _is_in(file.project.values.counted, node, file)

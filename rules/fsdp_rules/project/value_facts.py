@@ -105,7 +105,8 @@ class ValueFacts:
     ``names`` are the calls of which each expression may be a name that they give, and ``tables`` those of which it may
     have such names, as elements or as keys.
     ``unstepped`` are the positions of what takes an optimizer's state before the first step, ``closureless`` those of
-    optimizers whose step takes no closure, ``mixed`` those of methods that are called of models and of other objects.
+    optimizers whose step takes no closure, ``mixed`` those of methods that are called of models and of other objects,
+    ``joined`` those of what is a model, and in other runs an object that surely is no module.
     ``is_bounded``: the tree is so large that some of it was left out.
     """
 
@@ -126,6 +127,7 @@ class ValueFacts:
     unstepped: Mapping[str, Set[Position]] = field(default_factory=dict)
     closureless: Mapping[str, Set[Position]] = field(default_factory=dict)
     mixed: Mapping[str, Set[Position]] = field(default_factory=dict)
+    joined: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
     unseen: Mapping[str, Set[Position]] = field(default_factory=dict)

@@ -47,6 +47,7 @@ _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
 _OWN = "its own"
+_MODELS = frozenset({Kind.MODEL, Kind.PART})
 _NO_MODULES = frozenset(
     {Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.NAME, Kind.TEXT, Kind.LOADED, Kind.GROUP}
 )
@@ -87,6 +88,7 @@ def facts_of(
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     others: dict[str, set[Position]] = defaultdict(set)
+    joined: dict[str, set[Position]] = defaultdict(set)
     wrapped = WrappedModules(machine, lambda path, at: bool(_dotted(at, lines[path])))
     inner = set().union(*wrapped.inner.values())
     excluded: dict[str, set[Position]] = defaultdict(set)
@@ -114,6 +116,10 @@ def facts_of(
                 fact = fact._replace(given=Certainty.YES if held <= inner else Certainty.MAYBE)
             if fact != NOTHING:
                 known[path][_position(at, lines[path])] = fact
+            if any(one.kind in _MODELS for one in held) and any(
+                one.kind is not Kind.OTHER_WRAPPER and _is_other(one, machine, gives) for one in held
+            ):
+                joined[path].add(_position(at, lines[path]))
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(_position(at, lines[path]))
     outer: dict[str, dict[Position, str]] = defaultdict(dict)
@@ -162,6 +168,7 @@ def facts_of(
         unstepped=unstepped,
         closureless=closureless,
         mixed=shared,
+        joined=joined,
         unseen=unseen,
         reached=reached(machine),
         read=_read(machine, gives),
