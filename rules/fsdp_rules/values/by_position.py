@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.ir.operations import At, Body
+from fsdp_rules.ir.operations import Body
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Fact, NameSource, Position, ValueFacts
@@ -27,6 +27,7 @@ from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
+from fsdp_rules.values.positions import dotted_at, position_of, text_at
 from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
@@ -89,7 +90,7 @@ def facts_of(
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     others: dict[str, set[Position]] = defaultdict(set)
     joined: dict[str, set[Position]] = defaultdict(set)
-    wrapped = WrappedModules(machine, lambda path, at: bool(_dotted(at, lines[path])))
+    wrapped = WrappedModules(machine, lambda path, at: bool(dotted_at(at, lines[path])))
     inner = set().union(*wrapped.inner.values())
     excluded: dict[str, set[Position]] = defaultdict(set)
     exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
@@ -100,46 +101,46 @@ def facts_of(
     for path, by_place in values.items():
         for at, held in by_place.items():
             if at in early.get(path, ()) or exclusions.all_of(path, at, held):
-                excluded[path].add(_position(at, lines[path]))
+                excluded[path].add(position_of(at, lines[path]))
                 continue
             fact = _fact(held, machine, gives)
             if fact == NOTHING and at in left_out[path]:
-                excluded[path].add(_position(at, lines[path]))
+                excluded[path].add(position_of(at, lines[path]))
             for given, table in ((names.among(held), by_name), (names.inside(held), tables)):
                 if given:
-                    calls = (NameSource(where, _position(one, lines[where]), *how) for where, one, *how in given)
-                    table[path][_position(at, lines[path])] = tuple(calls)
+                    calls = (NameSource(where, position_of(one, lines[where]), *how) for where, one, *how in given)
+                    table[path][position_of(at, lines[path])] = tuple(calls)
             is_other = [one.kind is Kind.OTHER_WRAPPER for one in held]
             if any(is_other):
                 fact = fact._replace(other=Certainty.YES if all(is_other) else Certainty.MAYBE)
             if not wrapped.whole.isdisjoint(held):
                 fact = fact._replace(given=Certainty.YES if held <= inner else Certainty.MAYBE)
             if fact != NOTHING:
-                known[path][_position(at, lines[path])] = fact
+                known[path][position_of(at, lines[path])] = fact
             if any(one.kind in _MODELS for one in held) and any(
                 one.kind is not Kind.OTHER_WRAPPER and _is_other(one, machine, gives) for one in held
             ):
-                joined[path].add(_position(at, lines[path]))
+                joined[path].add(position_of(at, lines[path]))
             if held and all(_is_other(one, machine, gives) for one in held):
-                others[path].add(_position(at, lines[path]))
+                others[path].add(position_of(at, lines[path]))
     outer: dict[str, dict[Position, str]] = defaultdict(dict)
     own: dict[str, set[Position]] = defaultdict(set)
     for path, callees in called(machine).items():
         for at, name in callees.items():
             if name == OWN:
-                own[path].add(_position(at, lines[path]))
+                own[path].add(position_of(at, lines[path]))
             elif name:
-                outer[path][_position(at, lines[path])] = name
+                outer[path][position_of(at, lines[path])] = name
     changed = {
-        path: {_position(at, lines[path]): names for at, names in by_place.items()}
+        path: {position_of(at, lines[path]): names for at, names in by_place.items()}
         for path, by_place in changed_parts(machine).items()
     }
     built_early = {
-        path: {_position(at, lines[path]): _text(model, lines[where]) for at, (where, model) in by_place.items()}
+        path: {position_of(at, lines[path]): text_at(model, lines[where]) for at, (where, model) in by_place.items()}
         for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
     }
     kept_in, writing, gathered_in, entering, counted, unstepped, closureless, shared, unseen = (
-        {path: {_position(at, lines[path]) for at in every} for path, every in found.items()}
+        {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (
             kept_parts(machine),
             writing_calls(machine),
@@ -247,8 +248,8 @@ def _named(
         for value, name in enumerate(body.parameters):
             each.append((name, _fact(machine.store.of(frame.base + value), machine, gives)))
         for at in {at for at, _ in body.uses} if body not in seen else ():
-            if (fact := known.get(path, {}).get(_position(at, lines[path]))) is not None:
-                each.append((_dotted(at, lines[path]), fact))
+            if (fact := known.get(path, {}).get(position_of(at, lines[path]))) is not None:
+                each.append((dotted_at(at, lines[path]), fact))
         seen.add(body)
         for text, fact in each:
             if text and fact != NOTHING:
@@ -272,30 +273,3 @@ def _are_one(every: Collection[Obj], machine: Interpreter) -> bool:
         return len(kinds) == 1
     inner = inside_of((one for one in every if one.kind is Kind.MODEL), machine)
     return all(one.kind in (Kind.MODEL, Kind.OTHER_WRAPPER) or one in inner for one in every)
-
-
-def _position(at: At, lines: list[bytes]) -> Position:
-    """``at`` in characters; :mod:`ast` counts bytes."""
-    return (
-        at.line,
-        _characters(lines, at.line, at.column),
-        at.end_line,
-        _characters(lines, at.end_line, at.end_column),
-    )
-
-
-def _text(at: At, lines: list[bytes]) -> str:
-    """What stands at ``at``, of several lines the first."""
-    end = at.end_column if at.end_line == at.line else None
-    return lines[at.line - 1][at.column : end].decode("utf-8", "replace")
-
-
-def _dotted(at: At, lines: list[bytes]) -> str:
-    """The dotted name that stands at ``at``; empty where it is something else."""
-    text = _text(at, lines) if at.line == at.end_line else ""
-    return text if all(map(str.isidentifier, text.split("."))) else ""
-
-
-def _characters(lines: list[bytes], line: int, column: int) -> int:
-    text = lines[line - 1] if 0 < line <= len(lines) else b""
-    return column if text.isascii() else len(text[:column].decode("utf-8", "ignore"))
