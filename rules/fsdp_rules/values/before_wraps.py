@@ -1,15 +1,19 @@
-"""Expressions of objects that their own function has made, above the line on which it wraps them."""
+"""Expressions of objects that their own function has made, or whose ``__init__`` it is, before they are wrapped."""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from functools import partial
 
-from fsdp_rules.ir.operations import At, Call, Element, GetAttribute, GetItem, Narrowed
+from fsdp_rules.ir.operations import At, Body, Call, Element, GetAttribute, GetItem, Narrowed
+from fsdp_rules.ir.optimizer_calls import made_of
 from fsdp_rules.values.abstract import ASKED, Kind, Site
+from fsdp_rules.values.call_order import CallOrder
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.model_wraps import wraps
 
 _PASSES = ("builtins.enumerate", "builtins.iter", "builtins.list", "builtins.next", "builtins.tuple")
 #: What gives something of what it is given.
@@ -18,19 +22,46 @@ _STEPS = (GetAttribute, GetItem, Element, Narrowed, Call)
 
 
 def before_wraps(machine: Interpreter, sources: Mapping[str, bytes]) -> dict[str, set[At]]:
-    """The places of all that comes of an object that the function has made itself, and wraps further down alone."""
+    """The places of all that comes of an object that the function has made itself, and wraps further down alone.
+
+    Also those in an ``__init__`` of which all wraps run later.
+    """
     found: dict[str, set[At]] = defaultdict(set)
     others: dict[str, set[At]] = defaultdict(set)
-    loops = _Loops(sources)
+    loops, order = _Loops(sources), CallOrder(machine, partial(_wraps, machine))
     for frame in machine.frames:
+        last = {of: place for place, one in enumerate(frame.body.operations) for _, of in made_of(one)}
         made = {one.to: one for one in frame.body.operations if isinstance(one, _STEPS)}
         for at, value in frame.body.uses if frame.body.kind == "function" else ():
-            wraps = {one.since for one in machine.store.of(frame.base + value) if one.kind in ASKED}
-            if wraps:
+            sites = {one.since for one in machine.store.of(frame.base + value) if one.kind in ASKED}
+            if sites:
                 line = _made_in(value, made, frame, machine)
-                is_early = line and all(_is_below(one, at, line, frame, loops) for one in wraps)
+                is_early = line and all(_is_below(one, at, line, frame, loops) for one in sites)
+                if frame.body.name == "__init__" and frame.owner is not None and value in last:
+                    is_early = is_early or _run_later(sites, frame.body, last[value], order)
                 (found if is_early else others)[frame.body.path].add(at)
     return {path: places - others[path] for path, places in found.items()}
+
+
+def _wraps(machine: Interpreter, frame: Frame, call: Call) -> list[Site]:
+    """The wraps that ``call`` makes."""
+    site = Site(frame.body.path, call.at.line, frame.base, call.at.column)
+    return [site] if any(wraps(one) for one in machine.store.of(frame.base + call.of)) else []
+
+
+def _run_later(
+    sites: Set[Site | None], body: Body, place: int, order: CallOrder[Site], seen: Set[tuple[Body, int]] = frozenset()
+) -> bool:
+    """Whether all wraps at ``sites`` run after the operation ``place`` of ``body``, and none of them before it.
+
+    The nearest function that runs a wrap says it: what ran before that was called made and wrapped another object.
+    """
+    before, after = order.beside(body, place)
+    callers = order.callers(body) - seen
+    left = sites - after
+    if not sites.isdisjoint(before) or not (callers or not left):
+        return False
+    return not left or all(_run_later(left, caller, at, order, seen | callers) for caller, at in callers)
 
 
 def _made_in(value: int, made: Mapping[int, _Step], frame: Frame, machine: Interpreter) -> int:
