@@ -13,7 +13,7 @@ from typing import Any
 
 NORM = re.compile(r"norm(?!al)", re.IGNORECASE)
 PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".tar"}
-NOISE = 3e-2
+NOISE = 1e-2
 TOLERANCE = 1e-5
 UNALIGNED = 1e-6
 _NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]?\d+)?|nan|inf", re.IGNORECASE)
