@@ -102,8 +102,10 @@ class Statements(Expressions):
             case ast.While():
                 self._loop(node, lambda: self.value(node.test))
             case ast.With() | ast.AsyncWith():
+                managers: list[int] = []
                 for item in node.items:
                     held = self.value(item.context_expr)
+                    managers.append(held)
                     to = self.new()
                     self.add(ops.Entered(to, held))
                     if item.optional_vars is not None:
@@ -114,6 +116,7 @@ class Statements(Expressions):
                 self.block(node.body)
                 if any(_names(item.context_expr, *NO_GRADIENT) for item in node.items):
                     self.body.detached.append(Span(begin, len(self.body.operations)))
+                self.body.entered += [(one, Span(begin, len(self.body.operations))) for one in managers]
                 if self.gathers:
                     self.body.gathered.append(Span(begin, len(self.body.operations)))
                 self.gathers = gathered

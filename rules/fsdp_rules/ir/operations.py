@@ -231,7 +231,8 @@ class Body:
     binds, ``stars`` the modules of which it imports all names. ``fields`` are the annotated names of a class,
     ``optimizers`` the values of calls that surely make an optimizer. ``gathers``: it returns what gathers full
     parameters, or yields inside of that. ``loops`` are the operations that may run again, ``arms`` those of which one
-    run has but one, ``detached`` those through which no gradient flows, ``gathered`` those that find full parameters.
+    run has but one, ``detached`` those through which no gradient flows, ``gathered`` those that find full parameters,
+    ``entered`` the values that ``with`` statements enter, each with the operations in its block.
     """
 
     path: str
@@ -253,6 +254,7 @@ class Body:
     arms: list[tuple[Span, ...]] = field(default_factory=list)
     detached: list[Span] = field(default_factory=list)
     gathered: list[Span] = field(default_factory=list)
+    entered: list[tuple[int, Span]] = field(default_factory=list)
     is_decorated: bool = False
     is_generator: bool = False
     gathers: bool = False

@@ -94,6 +94,11 @@ def is_mixed(node: cst.BaseExpression, file: File) -> bool:
     return _is_in(file.project.values.mixed, node, file)
 
 
+def sets_state_type(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the call ``node``, of a function of the tree, leads to one that sets the type of states."""
+    return _is_in(file.project.values.setting, node, file)
+
+
 def is_joined(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` may be a model, and in other runs an object that surely is no module."""
     return _is_in(file.project.values.joined, node, file)

@@ -106,6 +106,7 @@ class ValueFacts:
     have such names, as elements or as keys.
     ``unstepped`` are the positions of what takes an optimizer's state before the first step, ``closureless`` those of
     optimizers whose step takes no closure, ``mixed`` those of methods that are called of models and of other objects,
+    ``setting`` those of calls that lead to a setting of the type of states in a function of the tree,
     ``joined`` those of what is a model, and in other runs an object that surely is no module.
     ``is_bounded``: the tree is so large that some of it was left out.
     """
@@ -128,6 +129,7 @@ class ValueFacts:
     closureless: Mapping[str, Set[Position]] = field(default_factory=dict)
     mixed: Mapping[str, Set[Position]] = field(default_factory=dict)
     joined: Mapping[str, Set[Position]] = field(default_factory=dict)
+    setting: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
     unseen: Mapping[str, Set[Position]] = field(default_factory=dict)

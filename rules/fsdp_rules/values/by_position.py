@@ -29,6 +29,7 @@ from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.positions import dotted_at, position_of, text_at
 from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
+from fsdp_rules.values.state_setters import state_setters
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.ungraphed import ungraphed
@@ -139,7 +140,7 @@ def facts_of(
         path: {position_of(at, lines[path]): text_at(model, lines[where]) for at, (where, model) in by_place.items()}
         for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
     }
-    kept_in, writing, gathered_in, entering, counted, unstepped, closureless, shared, unseen = (
+    kept_in, writing, gathered_in, entering, counted, unstepped, closureless, setting, shared, unseen = (
         {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
         for found in (
             kept_parts(machine),
@@ -149,6 +150,7 @@ def facts_of(
             counted_states(machine),
             unstepped_states(machine),
             without_closure(machine),
+            state_setters(machine),
             mixed(machine, lambda one: _is_other(one, machine, gives)),
             Callees(machine).unknown(),
         )
@@ -169,6 +171,7 @@ def facts_of(
         unstepped=unstepped,
         closureless=closureless,
         mixed=shared,
+        setting=setting,
         joined=joined,
         unseen=unseen,
         reached=reached(machine),

@@ -57,6 +57,10 @@ class CallOrder(Generic[Event]):
                 found[at > place] |= events
         return found[False], found[True]
 
+    def at(self, body: Body, place: int) -> set[Event]:
+        """What the call ``place`` of ``body`` leads to."""
+        return self._events[body][place]
+
     def callers(self, body: Body) -> Set[tuple[Body, int]]:
         """The calls that run ``body``, each with the body that it is in and its place there."""
         return self._callers[body]

@@ -779,3 +779,30 @@ class Ring:
         found = rewrite(source.format(subject=subject).encode())
         assert "full_state_dict=True" not in (found.source.decode() if isinstance(found, Changed) else "")
         assert {one.level.value for one in found.findings if one.rule in ("FSDP301", "FSDP309")} >= {"manual"}
+
+
+def test_what_a_method_of_another_file_sets_governs_a_model_of_another_name() -> None:
+    ring = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+class Ring:
+    def __init__(self, net):
+        self.parts = [net]
+
+    def sharded(self):
+        return FSDP.state_dict_type(self.parts[0], StateDictType.SHARDED_STATE_DICT)
+"""
+    source = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from ring import Ring
+
+def take(net):
+    model = FSDP(net)
+    ring = Ring(model)
+    with ring.sharded():
+        return model.state_dict()
+"""
+    found = rewrite(source.encode(), ring=ring)
+    assert isinstance(found, Changed)
+    assert "full_state_dict=True" not in found.source.decode()
+    assert "manual" in {one.level.value for one in found.findings if one.rule == "FSDP309"}

@@ -7,8 +7,8 @@ import sys
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.model.flowing import sets_state_type
 from fsdp_rules.project.places import module_name
-from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.entering import unseen_contexts
 from fsdp_rules.state._governing.switching import switching
 
@@ -25,12 +25,13 @@ def unseen_manager(place: cst.Call, model: cst.BaseExpression, file: File) -> st
     for block in blocks:
         for switch in switching(block, file):
             return file.code(switch.func)
-    if not unseen and "handed_context" not in file.project.flags:
-        return ""
     entered = [item.item for block in blocks for item in block.items]
-    name = dotted(model) or file.code(model)
     calls = [call for call in entered if isinstance(call, cst.Call)]
-    return next((file.code(one.func) for one in calls if _has(one, name, file) or _makes(one, unseen, file)), "")
+    named = dotted(model) or file.code(model)
+    # Where nothing of the tree is unseen, a manager that gets hold of the model sets nothing.
+    may_set = bool(unseen) or "handed_context" in file.project.flags
+    found = (one for one in calls if sets_state_type(one, file) or (may_set and _has(one, named, file)))
+    return next((file.code(one.func) for one in found), "")
 
 
 def outer_manager(place: cst.Call, file: File) -> str:
@@ -46,12 +47,6 @@ def outer_manager(place: cst.Call, file: File) -> str:
             ):
                 return file.code(func)
     return ""
-
-
-def _makes(call: cst.Call, unseen: list[cst.Call], file: File) -> bool:
-    """Whether ``call`` is one of a function of the file that makes one of ``unseen``."""
-    function = called(call, file)
-    return function is not None and any(one in unseen for one in file.inside(function, cst.Call))
 
 
 def _has(call: cst.Call, model: str, file: File) -> bool:

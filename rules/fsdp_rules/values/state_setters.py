@@ -1,0 +1,44 @@
+"""Calls of functions of the tree that lead to one which sets the type of states."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fsdp_rules.ir.operations import At, Body, Call, Yield
+from fsdp_rules.values.abstract import Kind
+from fsdp_rules.values.call_order import CallOrder
+from fsdp_rules.values.frames import Frame
+from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.library import table
+
+_SETS = "state_type"
+
+
+def state_setters(machine: Interpreter) -> dict[str, set[At]]:
+    """Their places, by files; those of the calls that set it themselves are not among them."""
+    found: dict[str, set[At]] = defaultdict(set)
+    if not machine.state_types:
+        return found
+
+    def sets(frame: Frame, call: Call) -> Iterator[bool]:
+        if not _outlives(frame.body, call):
+            return
+        for one in machine.store.of(frame.base + call.of):
+            is_method = one.kind is Kind.METHOD and table("unknown").get(one.data[1]) == _SETS
+            if is_method or (one.kind is Kind.EXTERN and table("functions").get(one.data) == _SETS):
+                yield True
+
+    order = CallOrder(machine, sets)
+    for frame in machine.frames:
+        for place, one in enumerate(frame.body.operations):
+            if isinstance(one, Call) and order.at(frame.body, place) and not any(sets(frame, one)):
+                found[frame.body.path].add(one.at)
+    return found
+
+
+def _outlives(body: Body, call: Call) -> bool:
+    """Whether what ``call`` sets may be in force outside of ``body``: unless it has ended before that yields."""
+    spans = [span for value, span in body.entered if value == call.to]
+    yields = [place for place, one in enumerate(body.operations) if isinstance(one, Yield)]
+    return not spans or any(place in span for span in spans for place in yields)
