@@ -14,11 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.gpus import take_gpu
+
 KIB = 1024
 
 
 def on_all_ranks(ranks: int, kind: str, job: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """``job(device, *arguments)`` on each of ``ranks`` devices of a ``kind``, "cpu" or "cuda".
+    """``job(device, *arguments)`` on each of ``ranks`` ranks, on devices of a ``kind``, "cpu" or "cuda".
 
     Raises:
         SystemExit: a rank failed. Its error is on stderr.
@@ -54,9 +56,7 @@ def _serve(
     # Two ranks share the processors of a small machine, and threads of one would wait for those of the other.
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
-    if kind == "cuda":
-        torch.cuda.set_device(device)
+    device = take_gpu(rank) if kind == "cuda" else torch.device("cpu")
     dist.init_process_group(
         "nccl" if kind == "cuda" else "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks
     )

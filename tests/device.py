@@ -1,7 +1,8 @@
 """Where the tests run, said once: on CPUs with gloo, or on GPUs with NCCL (``make test-gpu``).
 
-``FSDP_COMPAT_TEST_DEVICE`` is the device's type, ``cpu`` or ``cuda``. ``FSDP_COMPAT_TEST_RANKS`` lowers the number of
-ranks, so that a machine without GPU can show what a machine with one GPU runs.
+``FSDP_COMPAT_TEST_DEVICE`` is the device's type, ``cpu`` or ``cuda``. ``FSDP_COMPAT_TEST_RANKS`` sets the number of
+ranks that there may be: fewer, so that a machine without GPU can show what a machine with one GPU runs, or more than
+there are GPUs, which ranks share then.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ DEVICE = torch.device(KIND, torch.cuda.current_device()) if KIND == "cuda" else 
 
 
 def max_ranks() -> int:
-    """How many ranks a test may have: one per GPU, or any number on the CPU."""
+    """How many ranks a test may have, if nothing is set: one per GPU, or any number on the CPU."""
     here = torch.cuda.device_count() if KIND == "cuda" else sys.maxsize
-    return min(here, int(os.environ.get("FSDP_COMPAT_TEST_RANKS", sys.maxsize)))
+    return int(os.environ.get("FSDP_COMPAT_TEST_RANKS", here))
 
 
 def ranks(wanted: int) -> int:

@@ -133,9 +133,9 @@ def _value(message: bytes, rank: int) -> Any:
 def _take_device(rank: int) -> None:
     # Before tests are imported: what they import from tests.device is this worker's device.
     if os.environ.get("FSDP_COMPAT_TEST_DEVICE") == "cuda":
-        import torch
+        from benchmarks.gpus import take_gpu
 
-        torch.cuda.set_device(rank)
+        take_gpu(rank)
 
 
 @contextlib.contextmanager
