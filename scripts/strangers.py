@@ -50,6 +50,7 @@ HALVES = (
     "spring_held",
     "summer",
     "harvest",
+    "thaw",
 )
 
 
