@@ -113,6 +113,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "report": {"check", "checkpoints", "configs", "pipeline", "tree"},
         "verify": {"checkpoints", "pipeline", "report", "tree"},
         "trace": {"report", "tree", "verify"},
+        "tune": {"tree"},
         "migration": {"pipeline", "report", "trace", "tree", "verify"},
         "lsp": {"check", "pipeline", "report", "tree"},
         "commands": {"check", "checkpoints", "lsp", "migration", "pipeline", "report", "trace", "tree", "verify"},

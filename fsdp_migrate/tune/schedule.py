@@ -1,0 +1,80 @@
+"""The schedule of a layout: what a step communicates, holds and takes, as plain numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from fsdp_migrate.tune.clock import Times, times
+from fsdp_migrate.tune.machine import Machine
+from fsdp_migrate.tune.replay import replay
+from fsdp_migrate.tune.sharding_layout import Layout, computed_size, sizes
+from fsdp_migrate.tune.traced_model import SIZES, TracedModel
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One step on one rank. Bytes of collectives are those of whole tensors; ``held`` is parameters as they are stored.
+
+    ``optimizer``: bytes of the optimizer's state. ``gathered``: the most bytes of whole parameters at a time;
+    ``communicated``: with the buffers of collectives. ``peak``: the most bytes of all that is known, with activations
+    that autograd keeps and without what an operator needs while it runs; ``at_peak`` takes it apart.
+    """
+
+    layout: Layout
+    gathers: int
+    scatters: int
+    reductions: int
+    gather_bytes: int
+    scatter_bytes: int
+    reduction_bytes: int
+    gathered: int
+    communicated: int
+    held: int
+    optimizer: int
+    peak: int
+    at_peak: Counter[str]
+    times: Times
+
+    @property
+    def collectives(self) -> int:
+        """How many collectives a step issues."""
+        return self.gathers + self.scatters + self.reductions
+
+
+def schedule(model: TracedModel, layout: Layout, machine: Machine) -> Schedule:
+    """The schedule of a recorded model under a layout, on a machine.
+
+    :raises InvalidLayout: ``fully_shard`` would refuse the layout.
+    """
+    books = replay(model, layout)
+    held = sum(own.held for own in sizes(model, layout))
+    trained = sum(p.padded(layout.shards) * SIZES[p.dtype] for p in model.parameters if p.trained) // layout.shards
+    optimizer = round(trained * model.optimizer.get("states", 2))
+    at_peak = books.at_peak + Counter({"parameters": held, "optimizer": optimizer})
+    return Schedule(
+        layout,
+        books.counts["gather"],
+        books.counts["scatter"],
+        books.counts["reduction"],
+        books.moved["gather"],
+        books.moved["scatter"],
+        books.moved["reduction"],
+        books.peaks["gathered"],
+        books.peaks["communicated"],
+        held,
+        optimizer,
+        books.peaks["all"] + held + optimizer,
+        at_peak,
+        times(books.operations, layout, machine, computing_dtype(model, layout)),
+    )
+
+
+def computing_dtype(model: TracedModel, layout: Layout) -> str:
+    """The dtype in which most parameters compute."""
+    if layout.param_dtype is not None:
+        return layout.param_dtype
+    weights: Counter[str] = Counter()
+    for parameter in model.parameters:
+        weights[parameter.dtype] += parameter.numel * computed_size(parameter, layout)
+    return weights.most_common(1)[0][0]

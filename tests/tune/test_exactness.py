@@ -1,0 +1,55 @@
+"""What the schedule says of collectives, their bytes and the most gathered bytes is what runs count."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from fsdp_migrate.tune.accounts import Accounts
+from fsdp_migrate.tune.replay import replay
+from fsdp_migrate.tune.sharding_layout import InvalidLayout, Layout, Unit
+from fsdp_migrate.tune.traced_model import TracedModel
+from tests.pool import Pool
+from tests.sampling import every
+from tests.tune.layouts import KINDS, layouts
+from tests.tune.models import MODELS, counted, recorded
+
+CASES = [
+    (name, kind, ranks)
+    for ranks in ("2", "3", "4")
+    for name in MODELS
+    for kind in KINDS
+    if ranks == "4" or kind not in ("hybrid", "kept over two")
+]
+
+
+@cache
+def trace(name: str) -> TracedModel:
+    return recorded(name)
+
+
+def said(books: Accounts) -> tuple[object, ...]:
+    return dict(books.counts), dict(books.moved), books.peaks["gathered"], books.peaks["communicated"]
+
+
+@pytest.mark.parametrize("case", every(13, CASES), ids=" ".join)
+def test_a_run_counts_what_the_schedule_says(pool: Pool, case: tuple[str, str, str]) -> None:
+    name, kind, ranks = case[0], case[1], int(case[2])
+    model = trace(name)
+    layout = layouts(model, ranks).get(kind)
+    assert layout is not None
+    expected = said(replay(model, layout))
+    for found in pool.run(counted, ranks, name, model, layout):
+        assert (dict(found["counts"]), dict(found["moved"]), found["gathered"], found["both"]) == expected
+
+
+def test_what_fully_shard_refuses_is_refused() -> None:
+    tied, plain = trace("tied"), trace("language")
+    root = Unit((0,))
+    with pytest.raises(InvalidLayout, match=r"embedding\.weight is shared by two units"):
+        replay(tied, Layout("", (Unit((tied.by_name["head"],)), root), 2))
+    with pytest.raises(InvalidLayout, match="the last unit has to be the root"):
+        replay(plain, Layout("", (Unit((1,)),), 2))
+    with pytest.raises(InvalidLayout, match="not a factor of 4"):
+        replay(plain, Layout("", (Unit((plain.by_name["head"],), 3), root), 4))
