@@ -21,11 +21,13 @@ class Alternatives:
         self._is_apart = cache(self._excludes)
 
     def excludes(self, frame: Frame, one: Obj) -> bool:
-        """Whether ``one`` is a model, or something of one, that no run has in ``frame``."""
+        """Whether ``one`` is a model, or something of one, that no run has in ``frame``, nor any program."""
         since = self._since(one)
         return since is not None and self._is_apart(frame, since)
 
     def _excludes(self, frame: Frame, since: Site) -> bool:
+        if not self._machine.may_share(frame.body.path, since.path):
+            return True
         wrapping = self._frames.get(since.frame) if since.frame else None
         if wrapping is None:
             return False

@@ -41,7 +41,8 @@ class Interpreter:
         self.modules = Modules(self, sources)
         self.items = Items(self)
         self.attributes = Attributes(self)
-        self.by_name = ByName(self, (programs or Programs()).may_share)
+        self.may_share = (programs or Programs()).may_share
+        self.by_name = ByName(self, self.may_share)
         self.wraps = Wraps(self)
         self.calls = Calls(self)
         self.is_complete = True

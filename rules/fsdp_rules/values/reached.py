@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.frames import Class, Frame
 from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreter import Interpreter
@@ -24,7 +25,11 @@ _HELD = frozenset({Kind.MODEL, Kind.PARAMETER})
 def touched(machine: Interpreter) -> frozenset[str]:
     """The files with something that may be something of a model."""
     gives = Gives(machine)
-    return _files_with(lambda one: one.kind in FIELDS or gives.is_some(_HELD, one), machine)
+    return frozenset(
+        path
+        for path, since in _files_with(lambda one: one.kind in FIELDS or gives.is_some(_HELD, one), machine).items()
+        if None in since or any(machine.may_share(path, one.path) for one in since if one)
+    )
 
 
 def reached(machine: Interpreter) -> frozenset[str]:
@@ -32,7 +37,7 @@ def reached(machine: Interpreter) -> frozenset[str]:
     found = touched(machine)
     beside = {one for frame in machine.frames if frame.body.path in found for one in _objects(frame, machine)}
     classes = frozenset(one.data[0].body.path for one in beside)
-    return found | classes | _files_with(lambda one: one in beside or _leads_on(one), machine)
+    return found.union(classes, _files_with(lambda one: one in beside or _leads_on(one), machine))
 
 
 def reading_by_name(machine: Interpreter) -> Iterator[str]:
@@ -41,10 +46,16 @@ def reading_by_name(machine: Interpreter) -> Iterator[str]:
     yield from (body.path for body in bodies if machine.by_name.reads_model(body.path, body))
 
 
-def _files_with(is_asked: Callable[[Obj], bool], machine: Interpreter) -> frozenset[str]:
-    """The files with an expression, a parameter or a name that may be what ``is_asked`` is true of."""
-    asked = {cell for cell, held in machine.store.filled() if any(map(is_asked, held))}
-    return frozenset(frame.body.path for frame in machine.frames if not asked.isdisjoint(_cells(frame)))
+def _files_with(is_asked: Callable[[Obj], bool], machine: Interpreter) -> dict[str, set[Site | None]]:
+    """The files with an expression, a parameter or a name that may be what ``is_asked`` is true of, and its wraps."""
+    asked = {
+        cell: since for cell, held in machine.store.filled() if (since := {one.since for one in held if is_asked(one)})
+    }
+    found: dict[str, set[Site | None]] = defaultdict(set)
+    for frame in machine.frames:
+        for cell in _cells(frame):
+            found[frame.body.path].update(asked.get(cell, ()))
+    return {path: since for path, since in found.items() if since}
 
 
 def _cells(frame: Frame) -> Iterator[int]:

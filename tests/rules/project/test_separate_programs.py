@@ -194,3 +194,37 @@ def run(trainer):
     tree = {"train.py": train, "encoder.py": model, "classic.py": other}
     assert not spoken(tree, "encoder.py")
     assert output(tree, "encoder.py") == model
+
+
+#: A module of which each program has its own objects, whatever the other one keeps there.
+KEEPS = """\
+import torch
+
+KEPT = []
+
+def keep(net):
+    KEPT.append(net)
+    return torch.optim.AdamW(net.parameters())
+
+def kept():
+    return KEPT[0]
+"""
+MAIN = """\
+import torch
+from keeps import keep, kept
+
+def main(net):
+    optimizer = keep(net)
+    torch.save(kept().state_dict(), "model")
+    torch.save(optimizer.state_dict(), "state")
+
+if __name__ == "__main__":
+    main(torch.nn.Linear(2, 2))
+"""
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_what_another_program_keeps_in_a_shared_module_is_not_there(wraps: bool) -> None:
+    sharded = f"{WRAP}{MAIN}".replace("keep(net)", "keep(FSDP(net))")
+    files = {"keeps.py": KEEPS, "sharded.py": sharded, "other.py": sharded if wraps else MAIN}
+    assert {"FSDP309", "FSDP311"} & spoken(files, "other.py").keys() == ({"FSDP309", "FSDP311"} if wraps else set())
