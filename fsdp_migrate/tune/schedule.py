@@ -16,9 +16,10 @@ from fsdp_migrate.tune.traced_model import SIZES, TracedModel
 class Schedule:
     """One step on one rank. Bytes of collectives are those of whole tensors; ``held`` is parameters as they are stored.
 
-    ``optimizer``: bytes of the optimizer's state. ``gathered``: the most bytes of whole parameters at a time;
-    ``communicated``: with the buffers of collectives. ``peak``: the most bytes of all that is known, with activations
-    that autograd keeps and without what an operator needs while it runs; ``at_peak`` takes it apart.
+    ``optimizer``: bytes of the optimizer's state. ``update``: the most bytes while the optimizer steps. ``gathered``:
+    the most bytes of whole parameters at a time; ``communicated``: with the buffers of collectives. ``peak``: the most
+    bytes of all that is known, with activations that autograd keeps and without what an operator needs while it runs;
+    ``at_peak`` takes it apart.
     """
 
     layout: Layout
@@ -32,9 +33,15 @@ class Schedule:
     communicated: int
     held: int
     optimizer: int
+    update: int
     peak: int
     at_peak: Counter[str]
     times: Times
+
+    @property
+    def memory(self) -> int:
+        """The most bytes of a step, with its update."""
+        return max(self.peak, self.update)
 
     @property
     def collectives(self) -> int:
@@ -51,6 +58,8 @@ def schedule(model: TracedModel, layout: Layout, machine: Machine) -> Schedule:
     held = sum(own.held for own in sizes(model, layout))
     trained = sum(p.padded(layout.shards) * SIZES[p.dtype] for p in model.parameters if p.trained) // layout.shards
     optimizer = round(trained * model.optimizer.get("states", 2))
+    # Beside the gradients, implementations that step many parameters at a time need tensors of their size.
+    update = held + optimizer + round(trained * (1 + model.optimizer.get("temporaries", 1)))
     at_peak = books.at_peak + Counter({"parameters": held, "optimizer": optimizer})
     return Schedule(
         layout,
@@ -64,6 +73,7 @@ def schedule(model: TracedModel, layout: Layout, machine: Machine) -> Schedule:
         books.peaks["communicated"],
         held,
         optimizer,
+        update,
         books.peaks["all"] + held + optimizer,
         at_peak,
         times(books.operations, layout, machine, computing_dtype(model, layout)),
