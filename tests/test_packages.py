@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
+SCHEMAS = sorted((ROOT / "fsdp_migrate/schemas").iterdir())
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "tests", "fixtures", "benchmarks", "dist", "docs")
 
 
@@ -103,6 +104,8 @@ def test_a_wheel_has_one_name_and_requires_little(name: str, required: set[str],
     assert not needed & {"numpy", "torch"} - required
     assert "](docs/" not in metadata
     assert "<img" not in metadata
+    schemas = {entry for entry in names if entry.startswith("fsdp_migrate/schemas/")}
+    assert schemas == {f"fsdp_migrate/schemas/{file.name}" for file in SCHEMAS if name == "fsdp_migrate"}
     assert "Classifier: Programming Language :: Python :: 3.10" in metadata
     with tarfile.open(next(dist.glob(f"{name}-*.tar.gz"))) as sdist:
         assert any(entry.name.endswith("/pyproject.toml") for entry in sdist)

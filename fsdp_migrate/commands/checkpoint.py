@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from fsdp_migrate.commands.options import Named
+from fsdp_migrate.commands.options import FORMAT, Named
 
 _INSPECT_HELP = """Show what the checkpoints at or under PATH contain, and the code that loads them into FSDP2.
 
@@ -88,7 +89,7 @@ def checkpoint() -> None:
 
 @checkpoint.command(help=_INSPECT_HELP, short_help="Show what a checkpoint contains and how it loads.")
 @click.argument("path", type=Named(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="For people, or programs.")
+@FORMAT
 @click.option("--all", "everything", is_flag=True, help="Show every tensor.")
 @click.option("--digests", is_flag=True, help="Read the tensors too, and compare their CRC-32.")
 def inspect(path: Path, form: str, everything: bool, digests: bool) -> int:
@@ -123,12 +124,14 @@ def inspect(path: Path, form: str, everything: bool, digests: bool) -> int:
 
 @checkpoint.command(help=_VERIFY_HELP, short_help="Compare the tensors of a checkpoint with their digests.")
 @click.argument("path", type=Named(path_type=Path))
-def verify(path: Path) -> int:
+@FORMAT
+def verify(path: Path, form: str) -> int:
     try:
         from fsdp_migrate.checkpoints.convert.verifying import verified
     except ModuleNotFoundError as error:
         raise click.ClickException(f"verify needs {error.name}: {_installed_with('convert')}") from error
     from fsdp_migrate.checkpoints.entries import BadCheckpoint
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.report.progress import bytes_shown
     from fsdp_migrate.report.summary import printable
 
@@ -139,7 +142,10 @@ def verify(path: Path) -> int:
         raise click.ClickException(printable(str(error))) from error
     if not verdicts:
         raise click.ClickException(f"{path}: no checkpoint found in it")
-    for verdict in verdicts:
+    if form == "json":
+        told = [{**asdict(verdict), "path": verdict.path.as_posix()} for verdict in verdicts]
+        click.echo(document("checkpoint verify", {"checkpoints": told}), nl=False)
+    for verdict in verdicts if form == "text" else ():
         for line in verdict.problems or (verdict.said,):
             click.echo(printable(f"{verdict.path}: {line}"))
     if any(verdict.problems for verdict in verdicts):
@@ -179,6 +185,7 @@ def verify(path: Path) -> int:
     help="Maximum size of a safetensors file.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
+@FORMAT
 def convert(
     source: Path,
     target: Path,
@@ -189,6 +196,7 @@ def convert(
     decoupled: str | None,
     shard_size: int,
     dry_run: bool,
+    form: str,
 ) -> int:
     try:
         from fsdp_migrate.checkpoints.convert import convert as run
@@ -197,14 +205,15 @@ def convert(
     from fsdp_migrate.checkpoints.convert.plan import Target, Wanted
     from fsdp_migrate.checkpoints.convert.state import CannotConvert
     from fsdp_migrate.checkpoints.entries import BadCheckpoint
-    from fsdp_migrate.report.checkpoint.converted import converted, prepared
+    from fsdp_migrate.report.checkpoint import converted as report
     from fsdp_migrate.report.progress import bytes_shown
     from fsdp_migrate.report.summary import printable
 
     wanted = Wanted(Target(to), template, groups, leave_out, None if decoupled is None else decoupled == "adamw")
     try:
         if dry_run:
-            click.echo(prepared(run.prepare(source, target, wanted), target))
+            state = run.prepare(source, target, wanted)
+            click.echo(report.as_json(state, target) if form == "json" else report.prepared(state, target))
             return 0
         with bytes_shown() as progress:
             done = run.convert(source, target, wanted, progress, shard_size)
@@ -214,7 +223,7 @@ def convert(
         raise click.ClickException(f"--to {to} needs {error.name}: {_installed_with('torch')}") from error
     except OSError as error:
         raise click.ClickException(printable(f"{error.filename or target}: {error.strerror or error}")) from error
-    click.echo(converted(done))
+    click.echo(report.as_json(done, target) if form == "json" else report.converted(done))
     return 0
 
 

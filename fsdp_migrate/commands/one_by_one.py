@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdp_migrate.commands.checked_tree import base_of, checked
-from fsdp_migrate.commands.options import JOBS, TRACE, Named, complete_files
+from fsdp_migrate.commands.options import FORMAT, JOBS, TRACE, Named, complete_files
 
 if TYPE_CHECKING:
     from fsdp_migrate.check.checked import CheckResult
@@ -27,9 +26,9 @@ command that shows that it is done: at most 6,000 bytes, some 2,000 tokens. The 
 moves.
 
 \b
-  fsdp-migrate next              one place, the most important first
-  fsdp-migrate next --json       the same for programs
-  fsdp-migrate done ID           check that one, and say what remains
+  fsdp-migrate next                 one place, the most important first
+  fsdp-migrate next --format json   the same for programs
+  fsdp-migrate done ID              check that one, and say what remains
 
 \b
 Exit code:
@@ -50,16 +49,17 @@ Exit code:
   2  it could not run, or no place has this ID
 """
 
-_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON, for programs.")
+_JSON = click.option("--json", "form", flag_value="json", hidden=True)
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1, type=Named(), shell_complete=complete_files)
 
 
 @click.command("next", help=_NEXT_HELP, short_help="Show the next place to do by hand.")
 @_PATHS
+@FORMAT
 @_JSON
 @TRACE
 @JOBS
-def next_item(paths: tuple[str, ...], is_json: bool, trace: Evidence | None, jobs: int | None) -> int:
+def next_item(paths: tuple[str, ...], form: str, trace: Evidence | None, jobs: int | None) -> int:
     from fsdp_migrate.check.items import open_items
     from fsdp_migrate.check.remembered import recalled
     from fsdp_migrate.report import item_page as report
@@ -76,8 +76,8 @@ def next_item(paths: tuple[str, ...], is_json: bool, trace: Evidence | None, job
     if item is not None:
         _keep(base, item, items, paths)
     sources = _sources(item)
-    if is_json:
-        click.echo(report.as_json(item, left, page, sources))
+    if form == "json":
+        click.echo(report.as_json(item, left, page, sources), nl=False)
     else:
         for line in report.lines(item, left, page, sources):
             click.echo(line)
@@ -87,10 +87,12 @@ def next_item(paths: tuple[str, ...], is_json: bool, trace: Evidence | None, job
 @click.command("done", help=_DONE_HELP, short_help="Check one place that next has shown.")
 @click.argument("item", metavar="ID")
 @_PATHS
+@FORMAT
 @_JSON
 @JOBS
-def done(item: str, paths: tuple[str, ...], is_json: bool, jobs: int | None) -> int:
+def done(item: str, paths: tuple[str, ...], form: str, jobs: int | None) -> int:
     from fsdp_migrate.check.items import open_items
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import count, printable
     from fsdp_migrate.tree.handed_out import Damaged, HandedOut
     from fsdp_migrate.tree.own_folder import project_root
@@ -110,9 +112,9 @@ def done(item: str, paths: tuple[str, ...], is_json: bool, jobs: int | None) -> 
     if not reasons:
         kept.keep(item, replace(record, is_done=True))
     left = _left(result, items, paths)
-    if is_json:
+    if form == "json":
         remains = {"open": left.number, "to_rewrite": left.findings, "ids": [one.id for one in items][:20]}
-        click.echo(json.dumps({"version": 1, "id": item, "done": not reasons, "reasons": reasons, **remains}, indent=1))
+        click.echo(document("done", {"id": item, "done": not reasons, "reasons": reasons, **remains}), nl=False)
     else:
         click.echo(f"{item} is {'not done:' if reasons else 'done.'}")
         for reason in reasons:

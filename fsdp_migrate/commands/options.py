@@ -41,6 +41,15 @@ JOBS = click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="Maximum number of processes (default: one per CPU)."
 )
 
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, or for programs, by the schemas in fsdp_migrate/schemas.",
+)
+
 QUIET = click.option("-q", "--quiet", "verbosity", flag_value="quiet", help="Print the summary and errors alone.")
 VERBOSE = click.option(
     "-v", "--verbose", "verbosity", flag_value="verbose", help="Print every finding by itself, and the settings."

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fsdp_migrate.commands.options import complete_files
+from fsdp_migrate.commands.options import FORMAT, complete_files
 
 _HELP = """Look at model and optimizer where the first step would begin, and stop there.
 
@@ -27,10 +26,13 @@ Exit code:
   2  it could not run
 """
 
+#: What each rank writes about a model besides what the answer says once.
+_ITS_OWN = ("text", "format", "version")
+
 
 @click.command(help=_HELP, short_help="Look at model and optimizer before the first step.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@FORMAT
 @click.option("--compare", is_flag=True, help="Also run what rewrite makes of HEAD, and print both, unit by unit.")
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What --compare moves to.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
@@ -60,9 +62,10 @@ def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeo
 
 
 def _json(before: list[dict[str, Any]], after: list[dict[str, Any]], compare: bool) -> None:
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.verify.report import side_by_side
 
-    plain = [[{n: v for n, v in model.items() if n != "text"} for model in side] for side in (before, after)]
+    plain = [[{n: v for n, v in model.items() if n not in _ITS_OWN} for model in side] for side in (before, after)]
     if compare:
         one, two = ([side_by_side.with_costs(model) for model in side] for side in plain)
-    click.echo(json.dumps({"before": one, "after": two} if compare else {"models": plain[1]}, indent=2))
+    click.echo(document("preflight", {"before": one, "after": two} if compare else {"models": plain[1]}), nl=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from fsdp_migrate.commands.options import (
+    FORMAT,
     JOBS,
     QUIET,
     STATS,
@@ -77,6 +78,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     help="What the code runs on now: FSDP1, or fsdp_compat.",
 )
 @rule_options
+@FORMAT
 @click.option(
     "--report",
     metavar="FILE",
@@ -101,6 +103,7 @@ def rewrite(
     ignore: tuple[str, ...],
     helpers: str | None,
     torch: TorchRelease | None,
+    form: str,
     report: tuple[str, ...],
     trace: Evidence | None,
     stdin_filename: str | None,
@@ -114,6 +117,7 @@ def rewrite(
     from fsdp_migrate.pipeline.request import Request
     from fsdp_migrate.report.progress import shown
     from fsdp_migrate.report.rulebook import UnknownRule
+    from fsdp_migrate.report.summary import refusal
     from fsdp_migrate.tree import settings
     from fsdp_migrate.tree.files import NoSuchPath
     from fsdp_migrate.tree.git import GitError
@@ -123,6 +127,8 @@ def rewrite(
         raise click.UsageError("--from shim moves code on to FSDP2: leave out --to shim")
     if interactive and (diff or "-" in paths or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise click.UsageError("--interactive asks on a terminal, and writes files: leave out --diff and -")
+    if form == "json" and (interactive or ("-" in paths and not diff)):
+        raise click.UsageError("--format json is the whole output: add --diff to -, and leave out --interactive")
     paths, stdin = standard_input(paths, stdin_filename)
     reports = [_report_file(name) for name in report]
     try:
@@ -160,7 +166,12 @@ def rewrite(
         remember(result)
     if stdin is not None and not diff:
         _print_source(result, stdin)
-    _show(result, verbosity or "", sys.stdout if stdin is None and not diff else sys.stderr)
+    if result.refused:
+        raise click.ClickException(refusal(result))
+    if form == "json":
+        click.echo(_render(".json", result), nl=False)
+    else:
+        _show(result, verbosity or "", sys.stdout if stdin is None and not diff else sys.stderr)
     _write_reports(result, reports)
     return outcome.exit_code(result)
 
@@ -184,15 +195,9 @@ def _print_source(result: RunResult, stdin: bytes) -> None:
 
 
 def _show(result: RunResult, verbosity: str, stream: TextIO) -> None:
-    """Print the result to ``stream``; with --diff the patch alone is printed to standard output, for a pipe.
-
-    A refusal is raised, not shown: then there is no report either.
-    """
-    from fsdp_migrate.report import summary
+    """Print the result to ``stream``; with --diff the patch alone is printed to standard output, for a pipe."""
     from fsdp_migrate.report.rewrite import text_report as text
 
-    if result.refused:
-        raise click.ClickException(summary.refusal(result))
     if result.diff:
         _show_diff(result)
     if stream.isatty():
@@ -212,16 +217,9 @@ def _show(result: RunResult, verbosity: str, stream: TextIO) -> None:
 
 
 def _show_diff(result: RunResult) -> None:
-    from fsdp_migrate.report.diff import patch_path, unified
-    from fsdp_rules.verdict.result import Changed
+    from fsdp_migrate.report.diff import patch
 
-    here = Path.cwd()
-    lines = (
-        line
-        for file in result.changed
-        if isinstance(file.result, Changed)
-        for line in unified(patch_path(file.real, here), file.before, file.result.source)
-    )
+    lines = patch(result, Path.cwd())
     if sys.stdout.isatty():
         from rich.console import Console
 

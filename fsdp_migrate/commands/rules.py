@@ -6,10 +6,12 @@ import sys
 
 import click
 
+from fsdp_migrate.commands.options import FORMAT
+
 
 @click.command(name="rules", short_help="List the rules, or explain one.")
 @click.argument("rule", required=False)
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="The output format.")
+@FORMAT
 def rules(rule: str | None, form: str) -> int:
     """List the rules, or explain the RULE with this id, number or name: FSDP102, 102 or sharding-strategy."""
     from fsdp_migrate.report.rulebook import UnknownRule, as_json, explanation, find, listing, pages
@@ -20,7 +22,7 @@ def rules(rule: str | None, form: str) -> int:
     except UnknownRule as error:
         raise click.ClickException(str(error)) from error
     if form == "json":
-        click.echo(as_json(wanted))
+        click.echo(as_json(wanted), nl=False)
         return 0
     lines = explanation(wanted[0]) if rule else listing(wanted)
     if rule and sys.stdout.isatty():

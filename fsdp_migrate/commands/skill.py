@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from fsdp_migrate.commands.options import FORMAT
+
 _HELP = """Print a SKILL.md that teaches a coding agent the loop of a migration: rewrite, next, edit, done, verify.
 
 The file has the form of agentskills.io, which most agents read. With --write it is laid into the project: into
@@ -28,14 +30,16 @@ _NAME = "fsdp-migrate"
 
 @click.command(help=_HELP, short_help="Print or lay out a skill for coding agents.")
 @click.option("--write", "writes", is_flag=True, help="Write it into the project instead of printing it.")
-def skill(writes: bool) -> int:
+@FORMAT
+def skill(writes: bool, form: str) -> int:
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import printable
     from fsdp_migrate.tree import writing
     from fsdp_migrate.tree.own_folder import project_root
 
     text = (files("fsdp_migrate.commands") / "SKILL.md").read_text(encoding="utf-8")
     if not writes:
-        click.echo(text, nl=False)
+        click.echo(text if form == "text" else document("skill", {"text": text, "written": []}), nl=False)
         return 0
     root = project_root(Path.cwd())
     hosts = [".agents", *([".claude"] if (root / ".claude").is_dir() else [])]
@@ -51,5 +55,8 @@ def skill(writes: bool) -> int:
             writing.replace(place, text.encode())
         except OSError as error:
             raise click.ClickException(f"could not write {place}: {error.strerror or error}") from error
-        click.echo(printable(f"{place}: written"))
+        if form == "text":
+            click.echo(printable(f"{place}: written"))
+    if form == "json":
+        click.echo(document("skill", {"text": text, "written": list(map(str, places))}), nl=False)
     return 0

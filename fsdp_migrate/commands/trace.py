@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.commands.options import complete_files, writable
+from fsdp_migrate.commands.options import FORMAT, complete_files, writable
 
 _HELP = """Run a few steps of your training under FSDP1, and record what its code does with sharded models.
 
@@ -40,11 +40,13 @@ Exit code:
     help="Write the record to this file.",
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop a program that takes longer.")
-def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | None) -> int:
+@FORMAT
+def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | None, form: str) -> int:
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import printable
     from fsdp_migrate.trace.record import dumped
     from fsdp_migrate.trace.recorded import traced
-    from fsdp_migrate.trace.seen_in_words import lines
+    from fsdp_migrate.trace.seen_in_words import as_data, lines
     from fsdp_migrate.tree import writing
     from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs.launch import CannotRun
@@ -59,6 +61,10 @@ def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | No
         writing.answer(target, dumped(found.trace).encode())
     except OSError as error:
         raise click.ClickException(f"could not write {target}: {error.strerror or error}") from error
+    if form == "json":
+        content = {"record": str(target), **as_data(found.trace), "problem": found.problem or None}
+        click.echo(document("trace summary", content), nl=False)
+        return int(bool(found.problem))
     for line in lines(found.trace):
         click.echo(printable(line))
     click.echo(printable(f"written to {target}"))

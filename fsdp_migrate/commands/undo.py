@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
-from fsdp_migrate.commands.options import Named, complete_files
+from fsdp_migrate.commands.options import FORMAT, Named, complete_files
+
+if TYPE_CHECKING:
+    from fsdp_migrate.tree.undoing import PutBack, Run, Runs
 
 _HELP = """Put back what the last rewrite of PATH... replaced, byte for byte; git is not needed.
 
@@ -29,33 +35,28 @@ Exit code:
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=Named(), shell_complete=complete_files)
 @click.option("--list", "lists", is_flag=True, help="Show the runs that can be taken back, the newest first.")
 @click.option("--run", "number", type=click.IntRange(min=1), metavar="N", help="Take back this run.")
-def undo(paths: tuple[str, ...], lists: bool, number: int | None) -> int:
-    from fsdp_migrate.report.summary import count, printable
+@FORMAT
+def undo(paths: tuple[str, ...], lists: bool, number: int | None, form: str) -> int:
+    from fsdp_migrate.report.document import document
+    from fsdp_migrate.report.summary import printable
     from fsdp_migrate.tree.files import NoSuchPath, refuse_missing
     from fsdp_migrate.tree.own_folder import roots
     from fsdp_migrate.tree.undoing import NoRun, Runs
 
+    told: list[dict[str, object]] = []
+    left = 0
     try:
         for path in paths:
             refuse_missing(path)
         known = [Runs(root) for root in roots(paths or (".",))]
-        if lists:
-            for runs in known:
-                for run in runs.all():
-                    said = f"{run.number:>3}  {run.time}  {count(len(run.files), 'file')}  {run.command}"
-                    click.echo(printable(said))
-            return 0
-        left = 0
-        for runs in known:
-            run = runs.get(number)
-            result = runs.put_back(run)
-            for file in result.done:
-                click.echo(printable(f"{file}: put back"))
-            for kept in result.left:
-                left += 1
-                where = f"gzip -dc {kept.copy}"
-                click.echo(printable(f"{kept.path}: edited since, left as it is; what it held before: {where}"))
-            click.echo(f"{count(len(result.done), 'file')} put back, {len(result.left)} left (run {run.number})")
+        wanted = [(runs, run) for runs in known for run in (runs.all() if lists else [runs.get(number)])]
+        for runs, run in wanted:
+            result = None if lists else runs.put_back(run)
+            left += len(result.left) if result else 0
+            told.append(_as_data(runs, run, result))
+            if form == "text":
+                for line in _lines(run, result):
+                    click.echo(printable(line))
     except NoSuchPath as error:
         raise click.ClickException(str(error)) from error
     except NoRun as error:
@@ -65,4 +66,31 @@ def undo(paths: tuple[str, ...], lists: bool, number: int | None) -> int:
         ) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename or 'a file'}: {error.strerror or error}") from error
+    if form == "json":
+        click.echo(document("undo", {"runs": told}), nl=False)
     return 1 if left else 0
+
+
+def _lines(run: Run, result: PutBack | None) -> Iterator[str]:
+    """About one run: what was put back, or without a result that it can be."""
+    from fsdp_migrate.report.summary import count
+
+    if result is None:
+        yield f"{run.number:>3}  {run.time}  {count(len(run.files), 'file')}  {run.command}"
+        return
+    yield from (f"{file}: put back" for file in result.done)
+    for kept in result.left:
+        yield f"{kept.path}: edited since, left as it is; what it held before: gzip -dc {kept.copy}"
+    yield f"{count(len(result.done), 'file')} put back, {len(result.left)} left (run {run.number})"
+
+
+def _as_data(runs: Runs, run: Run, result: PutBack | None) -> dict[str, object]:
+    return {
+        "root": str(runs.root),
+        "run": run.number,
+        "time": run.time,
+        "command": run.command,
+        "files": [kept.path for kept in run.files],
+        "put_back": list(result.done) if result else [],
+        "left": [{"path": kept.path, "copy": str(kept.copy)} for kept in result.left] if result else [],
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,14 @@ def report_file(name: str) -> Path:
     return writable(name, "--report")
 
 
-def show(verdict: Verdict, files: list[Path]) -> None:
+def show(verdict: Verdict, files: list[Path], form: str) -> None:
     """Print a verdict, and write it to ``files``."""
-    from fsdp_migrate.verify.report import verdict_text
+    from fsdp_migrate.verify.report import render, verdict_text
 
     write_reports(verdict, files)
+    if form == "json":
+        click.echo(render(".json", verdict), nl=False)
+        return
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -55,7 +59,7 @@ def write_reports(verdict: Verdict, files: list[Path]) -> None:
             raise click.ClickException(f"could not write {file}: {error.strerror or error}") from error
 
 
-def show_bisection(wanted: Wanted, progress: Progress, files: list[Path], applies: bool) -> int:
+def show_bisection(wanted: Wanted, progress: Progress, files: list[Path], applies: bool, form: str) -> int:
     """Search for the edits that make the runs differ, and print what is found; the exit code.
 
     ``applies``: write the rewrite with their other form into the tree, and verify that.
@@ -66,31 +70,43 @@ def show_bisection(wanted: Wanted, progress: Progress, files: list[Path], applie
     from fsdp_migrate.tree import git
     from fsdp_migrate.verify.bisect.bisecting import apply, bisect
     from fsdp_migrate.verify.comparison import verify
-    from fsdp_migrate.verify.report import bisect_text
+    from fsdp_migrate.verify.report import bisect_text, verdict_json
     from fsdp_migrate.verify.runs import trees
+
+    def say(line: str) -> None:
+        if form == "text":
+            click.echo(printable(line))
+
+    def answer(written: Sequence[str] = (), verified: Verdict | None = None) -> None:
+        if form == "json":
+            click.echo(verdict_json.rendered(bisection, written, verified), nl=False)
 
     bisection = bisect(wanted, lambda tree: trees.asked(tree, wanted.to), bisect_text.watch(echo), progress)
     native, found = bisection.found.native, bisection.found
     if native.verdict is not None:
         write_reports(native.verdict, files)
     for line in bisect_text.lines(bisection):
-        click.echo(printable(line))
+        say(line)
     if not found.edits:
+        answer()
         return native.verdict.exit_code if native.verdict is not None else 2
     if not applies:
-        click.echo("nothing was written: pass --apply to write the rewrite with this form")
+        say("nothing was written: pass --apply to write the rewrite with this form")
+        answer()
         return 1
     root = trees.source(Path.cwd()).root
     written = apply(root, bisection, shlex.join(["fsdp-migrate", "verify", "--bisect", "--apply", "--", *wanted.after]))
-    click.echo(
-        f"{count(len(written), 'file')} written with this form (fsdp-migrate undo takes it back); verified again:"
-    )
+    say(f"{count(len(written), 'file')} written with this form (fsdp-migrate undo takes it back); verified again:")
     again = replace(wanted, before_ref=wanted.before_ref or "HEAD", after_ref=git.snapshot(root), keep=None)
     try:
         verdict = verify(again, progress)
     except KeyboardInterrupt as error:
         raise click.ClickException("interrupted: this form is written, and was not verified again") from error
-    show(verdict, files)
+    if form == "json":
+        write_reports(verdict, files)
+        answer(written, verdict)
+    else:
+        show(verdict, files, form)
     return verdict.exit_code
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fsdp_migrate.commands.options import Named, complete_files
+from fsdp_migrate.commands.options import FORMAT, Named, complete_files
 from fsdp_migrate.commands.verdicts import report_file, show, show_bisection
 
 _HELP = """Prove on your own training run that the migrated code trains the same, bit for bit.
@@ -125,6 +125,7 @@ def verify() -> None:
 @click.option("--save-with", metavar="CMD", help="How to start the run that saves, where it is another command.")
 @click.option("--resume-with", metavar="CMD", help="How to start the run that resumes, where it is another command.")
 @_recording_options
+@FORMAT
 def run(
     command: tuple[str, ...],
     to: str,
@@ -148,6 +149,7 @@ def run(
     seed: int | None,
     deep: int,
     timeout: float | None,
+    form: str,
 ) -> int:
     """Run before and after, and compare."""
     from fsdp_migrate.verify.comparison import verify
@@ -179,7 +181,7 @@ def run(
     with shown() as progress:
         try:
             if bisect:
-                return show_bisection(wanted, progress, files, apply)
+                return show_bisection(wanted, progress, files, apply, form)
             if resume is None:
                 verdict = verify(wanted, progress)
             else:
@@ -187,7 +189,7 @@ def run(
                 verdict = run_resumed(wanted, resume, saving, progress)
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
-    show(verdict, files)
+    show(verdict, files, form)
     return verdict.exit_code
 
 
@@ -196,6 +198,7 @@ def run(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
 @_recording_options
+@FORMAT
 def record(
     out: Path,
     command: tuple[str, ...],
@@ -204,11 +207,13 @@ def record(
     seed: int | None,
     deep: int,
     timeout: float | None,
+    form: str,
 ) -> int:
     """Run COMMAND with the recorder in each rank; one file a rank is written to OUT, which must be new or empty.
 
     On several nodes, record each with another OUT, and copy the files of all ranks into one folder.
     """
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import count
     from fsdp_migrate.verify.recorder.orders import Orders
     from fsdp_migrate.verify.recording.read import read
@@ -225,17 +230,20 @@ def record(
         try:
             launch(Run("", command, Path.cwd(), out / "output.log", orders), timeout, progress.begin("record", steps))
             recording = read(out)
-            recorded = f"{count(len(recording.steps), 'step')} on {count(recording.world, 'rank')} recorded in {out}"
+            found, world = recording.world, recording.world
+            recorded = f"{count(len(recording.steps), 'step')} on {count(world, 'rank')} recorded in {out}"
         except OtherRanks as part:
             if not part.is_node:
                 raise click.ClickException(str(part)) from part
+            found, world = part.found, part.world
             recorded = (
                 f"{part.found} of {part.world} ranks recorded in {out}, all of this node: "
                 "copy the files of the other nodes to them before you compare"
             )
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
-    click.echo(recorded)
+    content = {"folder": out.as_posix(), "ranks": found, "world": world}
+    click.echo(document("verify record", content).rstrip() if form == "json" else recorded)
     return 0
 
 
@@ -251,7 +259,10 @@ def record(
     help="Write a report, .html, .json or .md; may be repeated.",
 )
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
-def compare(before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None) -> int:
+@FORMAT
+def compare(
+    before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None, form: str
+) -> int:
     """Compare two recordings, whatever wrote them."""
     from fsdp_migrate.verify.comparison import verdict_of
     from fsdp_migrate.verify.recording.read import read
@@ -264,5 +275,5 @@ def compare(before: Path, after: Path, again: Path | None, report: tuple[str, ..
         verdict = verdict_of(read(before), read(after), repeated, tolerance)
     except (BadRecording, CannotRun) as error:
         raise click.ClickException(str(error)) from error
-    show(verdict, files)
+    show(verdict, files, form)
     return verdict.exit_code

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import complete_files, rule_settings, writable
+from fsdp_migrate.commands.options import FORMAT, complete_files, rule_settings, writable
 from fsdp_migrate.commands.verdicts import echo
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ Exit code:
 @click.option("--link", metavar="PATH", multiple=True, help="Show what git does not have (data) in the copies.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a run that takes longer.")
 @click.option("--allow-dirty", is_flag=True, help="Also migrate changes that are not committed.")
-@click.option("--report", metavar="FILE", help="Write the page, .html or .txt.")
+@click.option("--report", metavar="FILE", help="Write the page, .html, .json or .txt.")
 @click.option("--continue", "goes_on", is_flag=True, help="Go on with the migration that has begun here.")
 @click.option("--abort", is_flag=True, help="Put back what was rewritten, and forget the migration.")
+@FORMAT
 def migrate(
     command: tuple[str, ...],
     to: str,
@@ -56,6 +57,7 @@ def migrate(
     report: str | None,
     goes_on: bool,
     abort: bool,
+    form: str,
 ) -> int:
     from fsdp_migrate.migration.journal import ChangedSince, Desk, Journal, NoJournal, Options
     from fsdp_migrate.migration.stages import begin, go_on
@@ -74,7 +76,7 @@ def migrate(
         source = trees.source(Path.cwd())
         desk = Desk(source.root)
         if abort:
-            return _abort(desk)
+            return _abort(desk, form)
         if command and desk.is_open:
             raise click.UsageError(f"a migration has begun here already ({desk.folder}): pass --continue or --abort")
         if goes_on:
@@ -90,7 +92,7 @@ def migrate(
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror or error}\n{_NEXT}") from error
-    return _end(desk, moved, page)
+    return _end(desk, moved, page, form)
 
 
 _NEXT = "what is done so far is kept: resume with fsdp-migrate migrate --continue, or put every byte back with --abort"
@@ -106,30 +108,36 @@ def _settings(to: str) -> SettingsOf:
     return of
 
 
-def _abort(desk: Desk) -> int:
+def _abort(desk: Desk, form: str) -> int:
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import count, printable
 
     files = desk.put_back(desk.read())
     desk.close()
+    if form == "json":
+        click.echo(document("migrate abort", {"put_back": files}), nl=False)
+        return 0
     for file in files:
         click.echo(printable(file))
     click.echo(f"{count(len(files), 'file')} put back; the migration is forgotten")
     return 0
 
 
-def _end(desk: Desk, moved: Moved, page: Path | None) -> int:
+def _end(desk: Desk, moved: Moved, page: Path | None, form: str) -> int:
     from fsdp_migrate.migration.one_page import lines, rendered
     from fsdp_migrate.report.summary import printable
     from fsdp_migrate.tree import writing
     from fsdp_rules.verdict.finding import Level
 
-    for line in lines(moved):
+    if form == "json":
+        click.echo(rendered(".json", moved), nl=False)
+    for line in lines(moved) if form == "text" else ():
         click.echo(printable(line))
     if page is not None:
         writing.answer(page, rendered(page.suffix, moved).encode("utf-8", errors="backslashreplace"))
     if moved.verdict.exit_code:
-        click.echo(f"the runs differ: {_NEXT}")
+        click.echo(f"the runs differ: {_NEXT}", err=form == "json")
         return 1
     desk.close()
-    click.echo("done: review the change with git diff, and commit it")
+    click.echo("done: review the change with git diff, and commit it", err=form == "json")
     return int(bool(moved.result.of_level(Level.MANUAL)))

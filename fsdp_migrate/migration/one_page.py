@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from html import escape
 
 from fsdp_migrate.migration.stages import Moved
+from fsdp_migrate.report.document import document, enveloped
 from fsdp_migrate.report.rewrite.run_coverage import by_trace
-from fsdp_migrate.report.summary import count
+from fsdp_migrate.report.summary import as_json, count
 from fsdp_migrate.trace import seen_in_words
-from fsdp_migrate.verify.report import bisect_text, verdict_text
+from fsdp_migrate.verify.report import bisect_text, verdict_json, verdict_text
 from fsdp_rules.verdict.finding import Finding, Level
 
 
@@ -39,12 +40,28 @@ def lines(moved: Moved) -> Iterator[str]:
 
 
 def rendered(suffix: str, moved: Moved) -> str:
-    """The page as HTML for ``.html``, else as text."""
+    """The page as HTML for ``.html``, for programs for ``.json``, else as text."""
+    if suffix == ".json":
+        return document("migrate", _as_data(moved))
     if suffix != ".html":
         return "\n".join(lines(moved)) + "\n"
     body = "".join(f"<h2>{escape(heading)}</h2><pre>{escape(_joined(told))}</pre>" for heading, told in sections(moved))
     head = f"<!doctype html><meta charset=utf-8><title>Migration to FSDP2</title>{_STYLE}"
     return f"{head}<h1>Migration to FSDP2</h1>{body}\n"
+
+
+def _as_data(moved: Moved) -> dict[str, object]:
+    result, bisection = moved.result, moved.bisection
+    return {
+        "trace": seen_in_words.as_data(moved.trace),
+        "changed": [{"path": file.path, "changes": _moves(file.findings)} for file in result.changed],
+        "verdict": enveloped("verify", verdict_json.as_data(moved.verdict)),
+        "bisection": None if bisection is None else enveloped("verify bisect", verdict_json.bisected(bisection)),
+        "manual": [as_json(finding) for finding in result.of_level(Level.MANUAL)],
+        "review": [as_json(finding) for finding in result.of_level(Level.REVIEW)],
+        "by_trace": list(by_trace(result)),
+        "seconds": dict(moved.journal.seconds),
+    }
 
 
 _STYLE = (

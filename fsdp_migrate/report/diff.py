@@ -9,9 +9,18 @@ from pathlib import Path
 
 from fsdp_migrate.pipeline.hunks import LINE
 from fsdp_migrate.pipeline.lines import LineMatcher
+from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.tree.git import repository
+from fsdp_rules.verdict.result import Changed
 
 _UNSAFE = re.compile(rb'[\x00-\x1f"\\\x7f]')
+
+
+def patch(result: RunResult, directory: Path) -> Iterator[bytes]:
+    """The lines of the patch of a run, to be applied in ``directory``."""
+    for file in result.changed:
+        if isinstance(file.result, Changed):
+            yield from unified(patch_path(file.real, directory), file.before, file.result.source)
 
 
 def unified(path: str, before: bytes, after: bytes) -> Iterator[bytes]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fsdp_migrate.check.items import Item
+from fsdp_migrate.report.document import document
 from fsdp_migrate.report.rulebook import Page
 from fsdp_migrate.report.summary import count, printable
 from fsdp_migrate.report.what_to_test import what_to_test
@@ -36,7 +36,7 @@ def as_json(item: Item | None, left: Left, page: Page | None, sources: Mapping[s
     text = ""
     for lines, characters, example in _DETAILS:
         content = _content(item, page, sources, lines, characters, example) if item and page else None
-        text = json.dumps({"version": 1, **_left(left), "item": content}, indent=1, ensure_ascii=False)
+        text = document("next", {**_left(left), "item": content}, indent=1, ensure_ascii=False)
         if len(text.encode("utf-8", "backslashreplace")) <= BYTES:
             break
     return text

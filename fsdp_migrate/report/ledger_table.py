@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.check.ledger import Row, State
+from fsdp_migrate.report.document import document
 from fsdp_migrate.report.markup import cell, inline
 from fsdp_migrate.report.summary import count, printable
 
@@ -38,7 +38,7 @@ def render(form: str, ledger: Ledger) -> str:
     """The ledger in one of ``FORMATS``."""
     match form:
         case "json":
-            return json.dumps(_content(ledger), indent=2) + "\n"
+            return document("status", _content(ledger))
         case "md":
             return _markdown(ledger)
         case "html":
@@ -110,7 +110,6 @@ def _content(ledger: Ledger) -> dict[str, object]:
         return {"name": row.name, **{state.value: row.files[state] for state in State}, "places_by_hand": row.by_hand}
 
     content: dict[str, object] = {
-        "version": 1,
         "commit": ledger.commit,
         "date": ledger.date,
         "by": ledger.by,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.check.weakening import weakening_rules
 from fsdp_migrate.checkpoints.judge.checkpoint_rules import DOCS, NAMES
+from fsdp_migrate.report.document import document
 from fsdp_migrate.tree.notebooks import CELL_RULE, CELL_RULE_NAME
 from fsdp_rules.settings import Settings
 
@@ -84,9 +84,9 @@ def check_selection(settings: Settings, known: Sequence[Page]) -> None:
 
 
 def as_json(known: Sequence[Page]) -> str:
-    """The pages for programs: a list of objects, whose texts are Markdown."""
+    """The pages for programs, whose texts are Markdown."""
     rules = [{**dataclasses.asdict(page), "summary": page.first_sentence} for page in known]
-    return json.dumps([{**rule, "doc": inspect.cleandoc(str(rule["doc"]))} for rule in rules], indent=2)
+    return document("rules", {"rules": [{**rule, "doc": inspect.cleandoc(str(rule["doc"]))} for rule in rules]})
 
 
 def listing(known: Sequence[Page]) -> Iterator[str]:

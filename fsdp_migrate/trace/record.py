@@ -65,9 +65,14 @@ class Trace:
     optimizers: tuple[Mapping[str, Any], ...] = ()
 
     @property
+    def missing(self) -> list[int]:
+        """The ranks of the world of which there is no record."""
+        return [rank for rank in range(self.world) if rank not in self.ended]
+
+    @property
     def is_whole(self) -> bool:
         """Whether every rank of the world is in it, and each ended by itself or after the steps asked for."""
-        return len(self.ended) >= self.world and all(end in ("steps", "over") for end in self.ended.values())
+        return not self.missing and all(end in ("steps", "over") for end in self.ended.values())
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> Trace:

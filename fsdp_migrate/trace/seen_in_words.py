@@ -20,12 +20,44 @@ def lines(trace: Trace) -> Iterator[str]:
         early = [trace.optimizers[number] for number in wrap.get("optimizers before", ())]
         told += [f"{one['class']} of {_place(one.get('at'))} was built before it" for one in early]
         yield f"{place}: wraps {', '.join(told)}"
-    models = sum("model" in value.kinds for file in trace.files.values() for value in file.values)
-    ran = sum(len(file.lines) for file in trace.files.values())
+    ran, models = _counts(trace)
     files = count(len(trace.files), "file")
     yield f"{files}, {count(ran, 'line')} ran, {count(models, 'expression')} with a sharded model"
     yield from (f"note: {note.splitlines()[-1]}" for note in trace.notes)
     yield f"{count(trace.steps, 'step')} on {len(trace.ended)} of {count(trace.world, 'rank')}{how_far(trace)}"
+
+
+def _counts(trace: Trace) -> tuple[int, int]:
+    """How many lines ran, and how many expressions were a sharded model."""
+    models = sum("model" in value.kinds for file in trace.files.values() for value in file.values)
+    return sum(len(file.lines) for file in trace.files.values()), models
+
+
+def as_data(trace: Trace) -> dict[str, object]:
+    """What was seen and how far it goes, for programs."""
+    ran, models = _counts(trace)
+    return {
+        "world": trace.world,
+        "steps": trace.steps,
+        "ended": {str(rank): end for rank, end in sorted(trace.ended.items())},
+        "missing": trace.missing,
+        "is_whole": trace.is_whole,
+        "files": sorted(trace.files),
+        "lines_ran": ran,
+        "expressions_with_a_model": models,
+        "wraps": [
+            {
+                "path": wrap["at"][0] if wrap.get("at") else None,
+                "line": wrap["at"][1] if wrap.get("at") else None,
+                "class": wrap.get("class"),
+                "units": len(wrap["units"]),
+                "strategy": wrap.get("strategy"),
+                "batch_norm": wrap.get("batch norm") or [],
+            }
+            for wrap in trace.wraps
+        ],
+        "notes": list(trace.notes),
+    }
 
 
 def how_far(trace: Trace) -> str:

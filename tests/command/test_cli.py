@@ -158,11 +158,11 @@ def test_a_rule_is_found_by_its_number(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_rules_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--format", "json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)["rules"]
     assert [rule["id"] for rule in listed] == [page.id for page in pages()]
     assert set(listed[0]) == {"id", "name", "doc", "before", "after", "language", "summary"}
     assert main(["rules", "102", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [rule for rule in listed if rule["id"] == "FSDP102"]
+    assert json.loads(capsys.readouterr().out)["rules"] == [rule for rule in listed if rule["id"] == "FSDP102"]
 
 
 @pytest.mark.parametrize("command", ["rewrite", "check"])

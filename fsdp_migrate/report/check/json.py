@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 from fsdp_migrate.check.checked import CheckResult, exit_code
+from fsdp_migrate.report.document import document
 from fsdp_migrate.report.summary import as_json, by_level, by_rule
-
-VERSION = 2
 
 
 def render(result: CheckResult) -> str:
-    """All that a check says, as JSON. Lines and columns count from 1; a new key does not change ``version``.
+    """All that a check says, as JSON. Lines and columns count from 1.
 
     ``fails``: at or above the level. ``kind`` is ``source`` or ``checkpoint``; of the latter line and column mean
     nothing. ``fingerprint`` stays where the code around a finding moves.
     """
     findings = [told.finding for told in result.told]
     content = {
-        "version": VERSION,
         "exit_code": exit_code(result),
         "summary": {
             "sources": result.sources,
@@ -42,4 +38,4 @@ def render(result: CheckResult) -> str:
         "errors": [{"path": path, "message": message} for path, message in result.errors],
         "skipped": [{"path": path, "message": message} for path, message in result.skipped],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return document("check", content)

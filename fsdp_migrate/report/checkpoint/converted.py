@@ -11,6 +11,7 @@ from fsdp_migrate.checkpoints.convert.convert import Converted
 from fsdp_migrate.checkpoints.convert.state import State
 from fsdp_migrate.checkpoints.convert.target import nbytes_of
 from fsdp_migrate.checkpoints.entries import tensors
+from fsdp_migrate.report.document import document
 from fsdp_migrate.report.summary import printable
 
 
@@ -25,6 +26,16 @@ def prepared(state: State, target: Path) -> str:
     count = len(list(tensors(state.entries)))
     said = f"would write {target}: {_many(count)}, {decimal(nbytes_of(state))}"
     return "\n".join(map(printable, [said, *_listed(state.notes)]))
+
+
+def as_json(done: Converted | State, target: Path) -> str:
+    """The same for programs; ``load`` is None where nothing is written."""
+    if isinstance(done, Converted):
+        written, count, nbytes, load = True, done.count, done.nbytes, done.line
+    else:
+        written, count, nbytes, load = False, len(list(tensors(done.entries))), nbytes_of(done), None
+    content = {"target": target.as_posix(), "written": written, "tensors": count, "bytes": nbytes}
+    return document("checkpoint convert", {**content, "notes": list(done.notes), "load": load}).rstrip("\n")
 
 
 def _listed(notes: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,18 +15,17 @@ from fsdp_migrate.checkpoints.judge import loading
 from fsdp_migrate.checkpoints.judge.dating import torch_versions
 from fsdp_migrate.checkpoints.judge.judge import judge
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
+from fsdp_migrate.report.document import document
 from fsdp_migrate.report.summary import printable
 
-VERSION = 1
 #: The tensors that a table shows without ``--all``.
 MOST_ROWS = 20
 MOST_TIES = 5
 
 
 def render_json(checkpoints: Sequence[Checkpoint]) -> str:
-    """All that is known, as JSON; sizes in bytes. A new key does not change ``version``."""
-    content = {"version": VERSION, "checkpoints": [_as_data(checkpoint) for checkpoint in checkpoints]}
-    return json.dumps(content, indent=2) + "\n"
+    """All that is known, as JSON; sizes in bytes."""
+    return document("checkpoint inspect", {"checkpoints": [_as_data(checkpoint) for checkpoint in checkpoints]})
 
 
 def show(checkpoints: Sequence[Checkpoint], console: Console, everything: bool) -> None:

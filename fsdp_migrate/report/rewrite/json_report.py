@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from fsdp_migrate.pipeline.outcome import RunResult
+from fsdp_migrate.report.diff import patch
+from fsdp_migrate.report.document import document
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.rewrite.changes import Reader
 from fsdp_migrate.report.rewrite.guide import assumptions, checks
 from fsdp_migrate.report.summary import as_json, by_level, by_rule
-
-VERSION = 2
 
 
 def render(result: RunResult) -> str:
@@ -19,10 +19,9 @@ def render(result: RunResult) -> str:
 
     ``summary.errors`` counts what the list ``errors`` holds. ``changes`` has the lines before and after, with the
     numbers of the findings they go with (from 0, in ``findings``); they are for reading, so that control characters
-    are spelled out and very long lines cut. A new key does not change ``version``.
+    are spelled out and very long lines cut. ``patch`` is what ``--diff`` prints, None where files were written.
     """
     content = {
-        "version": VERSION,
         "summary": {
             "files_scanned": result.scanned,
             "files_with_fsdp1": len(result.with_fsdp1),
@@ -45,10 +44,11 @@ def render(result: RunResult) -> str:
         "what_to_test": [{"test": check.sentence, "rules": check.rules} for check in checks(result)],
         "findings": [as_json(finding) for finding in result.findings],
         "changes": list(_changes(result)),
+        "patch": b"".join(patch(result, Path.cwd())).decode("utf-8", "backslashreplace") if result.diff else None,
         "errors": [{"path": path, "message": message} for path, message in result.errors],
         "skipped": [{"path": path, "message": message} for path, message in result.skipped],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return document("rewrite", content)
 
 
 def _changes(result: RunResult) -> Iterator[dict[str, object]]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fsdp_migrate.report.diff import unified
+from fsdp_migrate.report.document import document, enveloped
+from fsdp_migrate.report.summary import as_json
+from fsdp_migrate.verify.bisect.bisecting import Bisection
 from fsdp_migrate.verify.compare.difference import Difference
 from fsdp_migrate.verify.report.facts import headline, place, side, spread
 from fsdp_migrate.verify.verdict import Verdict
@@ -16,10 +20,44 @@ _ANSWERS = {0: "equal", 1: "different"}
 
 def render(verdict: Verdict) -> str:
     """One object: ``verdict``, ``headline``, ``first``, ``cause``, ``alone``, ``questions``, ``losses``, ``cost``, …"""
+    return document("verify", as_data(verdict))
+
+
+def rendered(bisection: Bisection, written: Sequence[str] = (), verified: Verdict | None = None) -> str:
+    """A search for the edits that make the runs differ: ``edits`` that were found, and the ``patch`` of their form.
+
+    ``written``: the files that got it, and ``verified`` the verdict on them.
+    """
+    return document("verify bisect", bisected(bisection, written, verified))
+
+
+def bisected(bisection: Bisection, written: Sequence[str] = (), verified: Verdict | None = None) -> dict[str, Any]:
+    """What :func:`rendered` prints, after the names of its format and version."""
+    found, search = bisection.found, bisection.found.search
+    patches = (unified(path, one.native, one.other) for path, one in bisection.files.items() if found.edits)
+    return {
+        "verdict": _whole(found.native.verdict),
+        "failure": found.native.said if found.native.verdict is None else None,
+        "fails_at": None if found.crash is None else {"place": found.crash[0], "finding": as_json(found.crash[1])},
+        "runs": search.runs if search is not None else 0,
+        "is_smallest": search.is_smallest if search is not None else None,
+        "edits": [as_json(edit.finding) for edit in found.edits],
+        "patch": b"".join(line for lines in patches for line in lines).decode("utf-8", "backslashreplace"),
+        "repeats": bisection.repeats,
+        "notes": list(bisection.notes),
+        "written": list(written),
+        "verified": _whole(verified),
+    }
+
+
+def _whole(verdict: Verdict | None) -> dict[str, Any] | None:
+    return None if verdict is None else enveloped("verify", as_data(verdict))
+
+
+def as_data(verdict: Verdict) -> dict[str, Any]:
+    """What :func:`render` prints, after the names of its format and version."""
     comparison = verdict.comparison
-    answer: dict[str, Any] = {
-        "format": "fsdp-migrate verify",
-        "version": 1,
+    return {
         "verdict": _ANSWERS[verdict.exit_code],
         "headline": headline(verdict),
         "steps": verdict.steps,
@@ -34,7 +72,6 @@ def render(verdict: Verdict) -> str:
         "written": asdict(verdict.written),
         "notes": list(verdict.notes),
     }
-    return json.dumps(answer, indent=2) + "\n"
 
 
 def _difference(verdict: Verdict, difference: Difference) -> dict[str, Any]:
