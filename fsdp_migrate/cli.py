@@ -11,6 +11,7 @@ import click
 from fsdp_migrate.commands.check import check
 from fsdp_migrate.commands.checkpoint import checkpoint
 from fsdp_migrate.commands.lsp import lsp
+from fsdp_migrate.commands.mcp import mcp
 from fsdp_migrate.commands.one_by_one import done, next_item
 from fsdp_migrate.commands.options import show_error
 from fsdp_migrate.commands.preflight import preflight
@@ -62,6 +63,7 @@ cli.add_command(check)
 cli.add_command(checkpoint)
 cli.add_command(done)
 cli.add_command(lsp)
+cli.add_command(mcp)
 cli.add_command(migrate)
 cli.add_command(next_item)
 cli.add_command(preflight)

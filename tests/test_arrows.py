@@ -20,12 +20,15 @@ PACKAGES = {
 ALLOWED = {
     "fsdp_migrate": {
         "click",
+        "anyio",
         "editorconfig",
         "fsdp_rules",
         "jinja2",
+        "jsonschema",
         "lsprotocol",
         "markdown_it",
         "markupsafe",
+        "mcp",
         "numpy",
         "packaging",
         "pathspec",
