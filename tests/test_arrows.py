@@ -118,7 +118,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "trace": {"report", "tree", "verify"},
         "tune": {"tree"},
         "migration": {"pipeline", "report", "trace", "tree", "verify"},
-        "lsp": {"check", "pipeline", "report", "tree"},
+        "lsp": {"check", "pipeline", "report", "trace", "tree"},
         "commands": {"check", "checkpoints", "lsp", "migration", "pipeline", "report", "trace", "tree", "verify"},
         "cli": {"commands"},
         "__main__": {"cli"},

@@ -18,12 +18,18 @@ tensors, no environment, and of the command line only names of options.
 \b
   fsdp-migrate trace -- torchrun --nproc-per-node 2 train.py
   fsdp-migrate rewrite --trace trace.json .
+  fsdp-migrate trace --merge a.json b.json -o trace.json
+
+--merge makes one record of several: of a run that trains and one that evaluates and saves, or of the nodes of a run,
+each of which records its own ranks. Every file must be the same in all of them, byte for byte; counts are added. Ranks
+of which there is no record are named.
 
 \b
 Exit code:
-  0  recorded
-  1  recorded, but the program failed, or did not end in time
-  2  nothing was recorded
+  0  recorded, or merged
+  1  recorded, but the program failed, or did not end in time; or a merged
+     record lacks ranks
+  2  nothing was recorded, or records do not fit together
 """
 
 
@@ -40,23 +46,29 @@ Exit code:
     help="Write the record to this file.",
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop a program that takes longer.")
+@click.option("--merge", is_flag=True, help="The words are records: make one of them.")
 @FORMAT
-def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | None, form: str) -> int:
+def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | None, merge: bool, form: str) -> int:
     from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import printable
-    from fsdp_migrate.trace.record import dumped
-    from fsdp_migrate.trace.recorded import traced
-    from fsdp_migrate.trace.seen_in_words import as_data, lines
+    from fsdp_migrate.trace.merging import merge as merged
+    from fsdp_migrate.trace.record import BadTrace, dumped, load
+    from fsdp_migrate.trace.recorded import Traced, traced
+    from fsdp_migrate.trace.seen_in_words import as_data, lines, without
     from fsdp_migrate.tree import writing
     from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs.launch import CannotRun
 
     target = writable(output, "--output")
-    with shown() as progress:
-        try:
-            found = traced(command, Path.cwd(), steps, timeout, progress)
-        except CannotRun as error:
-            raise click.ClickException(str(error)) from error
+    try:
+        if merge:
+            whole = merged([(Path(name), load(Path(name))) for name in command])
+            found = Traced(whole, f"{without(whole)}: the record denies nothing" if whole.missing else "")
+        else:
+            with shown() as progress:
+                found = traced(command, Path.cwd(), steps, timeout, progress)
+    except (BadTrace, CannotRun) as error:
+        raise click.ClickException(str(error)) from error
     try:
         writing.answer(target, dumped(found.trace).encode())
     except OSError as error:

@@ -14,6 +14,7 @@ from fsdp_migrate.lsp.workspace import Open, look
 from fsdp_migrate.pipeline.hunks import Hunk
 from fsdp_migrate.report.rulebook import UnknownRule, explanation, find, pages
 from fsdp_migrate.report.summary import printable
+from fsdp_migrate.trace.record import BadTrace
 from fsdp_migrate.tree.files import NoSuchPath
 from fsdp_migrate.tree.git import GitError
 from fsdp_migrate.tree.settings import SettingsError
@@ -39,6 +40,7 @@ class Server(LanguageServer):
         self.found: dict[str, Open] = {}
         self.changes = 0
         self.engine = CachingEngine()
+        self.trace: str | None = None
 
     async def look(self, delay: float = 0.0) -> None:
         """Look at all open files, once nothing has changed for ``delay`` seconds, and publish what was found."""
@@ -55,8 +57,10 @@ class Server(LanguageServer):
         texts = {path: document.source for path, document in documents.items()}
         root = Path(self.workspace.root_path or next((path.parent for path in texts), Path.cwd()))
         try:
-            found = await asyncio.get_running_loop().run_in_executor(None, look, root.resolve(), texts, self.engine)
-        except (SettingsError, UnknownRule, NoSuchPath, GitError) as error:
+            found = await asyncio.get_running_loop().run_in_executor(
+                None, look, root.resolve(), texts, self.engine, self.trace
+            )
+        except (BadTrace, SettingsError, UnknownRule, NoSuchPath, GitError) as error:
             self.window_show_message(types.ShowMessageParams(types.MessageType.Error, f"{NAME}: {error}"))
             return
         if mine != self.changes:
@@ -75,6 +79,13 @@ class Server(LanguageServer):
 
 
 server = Server()
+
+
+@server.feature(types.INITIALIZE)
+def initialized(params: types.InitializeParams) -> None:
+    """``initializationOptions`` may name a record: ``{"trace": "trace.json"}``, from the root of the workspace."""
+    options = params.initialization_options
+    server.trace = options.get("trace") if isinstance(options, dict) else getattr(options, "trace", None)
 
 
 @server.feature(types.TEXT_DOCUMENT_DID_OPEN)

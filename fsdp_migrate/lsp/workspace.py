@@ -17,6 +17,8 @@ from fsdp_migrate.pipeline.hunks import Hunk, hunks
 from fsdp_migrate.pipeline.request import Request
 from fsdp_migrate.report.progress import NoProgress
 from fsdp_migrate.report.rulebook import check_names, pages
+from fsdp_migrate.trace.evidence import Evidence
+from fsdp_migrate.trace.record import load
 from fsdp_migrate.tree import settings
 from fsdp_migrate.tree.line_length import line_length
 from fsdp_migrate.tree.settings import split_names
@@ -36,12 +38,14 @@ class Open:
     error: str = ""
 
 
-def look(root: Path, texts: Mapping[Path, str], engine: CachingEngine) -> dict[Path, Open]:
+def look(root: Path, texts: Mapping[Path, str], engine: CachingEngine, trace: str | None = None) -> dict[Path, Open]:
     """What there is to say about each of ``texts``, by its real path; the rest of the project ``root`` is on disk.
 
-    ``engine`` keeps between calls what it has read of files that do not change.
+    ``engine`` keeps between calls what it has read of files that do not change. ``trace`` names the record of a run,
+    from ``root``.
 
-    Raises :class:`fsdp_migrate.tree.settings.SettingsError`, and :class:`fsdp_migrate.report.rulebook.UnknownRule`.
+    Raises :class:`fsdp_migrate.trace.record.BadTrace`, :class:`fsdp_migrate.tree.settings.SettingsError`, and
+    :class:`fsdp_migrate.report.rulebook.UnknownRule`.
     """
     defaults = settings.load(root)
     release = defaults.torch or least_torch(root)
@@ -62,7 +66,10 @@ def look(root: Path, texts: Mapping[Path, str], engine: CachingEngine) -> dict[P
     encodings = {path: _encoding(text) for path, text in texts.items()}
     overlay = {path: text.encode(encodings[path], errors="replace") for path, text in texts.items()}
     paths = (str(root), *(str(path) for path in texts if not path.is_relative_to(root)))
-    request = Request(paths, wanted, diff=True, jobs=1, torch=release, selection=defaults.files, overlay=overlay)
+    request = Request(
+        paths, wanted, diff=True, jobs=1, torch=release, selection=defaults.files, overlay=overlay,
+        observe=None if trace is None else Evidence(load(root / trace)),
+    )  # fmt: skip
     engine.look_at(texts)
     try:
         result = run.rewrite(request, engine, NoProgress())

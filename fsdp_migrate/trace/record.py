@@ -19,7 +19,7 @@ FORMAT = "fsdp-migrate trace"
 VERSION = 1
 _OF_A_RANK = "fsdp-migrate trace of a rank"
 #: How a process may have come to its end, the best first.
-_ENDS = ("steps", "over", "running", "failed")
+ENDS = ("steps", "over", "running", "failed")
 
 
 class BadTrace(Exception):
@@ -91,7 +91,7 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> Trace:
     ended: dict[int, str] = {}
     for one in known:
         before = ended.get(one["rank"], one["ended"])
-        ended[one["rank"]] = max(before, one["ended"], key=_ENDS.index)
+        ended[one["rank"]] = max(before, one["ended"], key=ENDS.index)
     most = max(known, key=lambda one: len(one["wraps"]), default={})
     return Trace(
         world=max((one["versions"]["world size"] for one in known), default=0),
@@ -101,9 +101,9 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> Trace:
         argv=tuple(most.get("argv", ())),
         notes=tuple(notes),
         files=files,
-        reads=_added(known, "reads"),
-        statics=_added(known, "statics"),
-        wraps=_wraps(known, most),
+        reads=added(one["reads"] for one in known),
+        statics=added(one["statics"] for one in known),
+        wraps=joined_wraps(most.get("wraps", ()), [one["wraps"] for one in known]),
         optimizers=tuple(most.get("optimizers", ())),
     )
 
@@ -124,13 +124,15 @@ def _file(found: Sequence[tuple[int, Mapping[str, Any]]]) -> TracedFile:
     return TracedFile(found[0][1]["sha256"], {line: dict(lines[line]) for line in sorted(lines)}, values)
 
 
-def _wraps(documents: Sequence[Mapping[str, Any]], most: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def joined_wraps(
+    most: Sequence[Mapping[str, Any]], of_ranks: Iterable[Sequence[Mapping[str, Any]]]
+) -> tuple[Mapping[str, Any], ...]:
     """The wraps of one rank, with what any rank had besides, and had not seen to be used."""
-    found = [dict(wrap) for wrap in most.get("wraps", ())]
-    for one in documents:
-        if len(one["wraps"]) != len(found):
+    found = [dict(wrap) for wrap in most]
+    for wraps in of_ranks:
+        if len(wraps) != len(found):
             continue
-        for wrap, other in zip(found, one["wraps"], strict=True):
+        for wrap, other in zip(found, wraps, strict=True):
             wrap["batch norm"] = wrap["batch norm"] or other["batch norm"]
             wrap["meta"] = wrap["meta"] or other["meta"]
             wrap["steps"] = min(wrap["steps"], other["steps"])
@@ -142,10 +144,11 @@ def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return sorted({*one["unused"], *other["unused"]})
 
 
-def _added(documents: Iterable[Mapping[str, Any]], name: str) -> tuple[tuple[Any, ...], ...]:
+def added(lists: Iterable[Iterable[Sequence[Any]]]) -> tuple[tuple[Any, ...], ...]:
+    """Uses of sharded models, with the counts of the same use added."""
     counts: Counter[tuple[Any, ...]] = Counter()
-    for one in documents:
-        for path, position, *rest, count in one[name]:
+    for uses in lists:
+        for path, position, *rest, count in uses:
             key = (path, tuple(position), *rest)
             counts[key] += count
     return tuple((*key, count) for key, count in sorted(counts.items(), key=repr))

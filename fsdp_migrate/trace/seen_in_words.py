@@ -9,6 +9,9 @@ from fsdp_migrate.trace.record import Trace
 
 _ENDS = {"over": "to its end", "running": "until it was stopped", "failed": "until the recorder failed"}
 
+#: So many ranks are named.
+_MANY = 8
+
 
 def lines(trace: Trace) -> Iterator[str]:
     """What was seen, one fact a line; then how far it goes."""
@@ -62,10 +65,18 @@ def as_data(trace: Trace) -> dict[str, object]:
 
 def how_far(trace: Trace) -> str:
     """How far the record goes, where the run did not end as it was to."""
+    missing = f", {without(trace)}" if trace.missing else ""
     short = {rank: end for rank, end in trace.ended.items() if end not in ("steps", "over")}
     if trace.is_whole or not short:
-        return ""
-    return ", " + ", ".join(f"rank {rank} {_ENDS[end]}" for rank, end in sorted(short.items()))
+        return missing
+    return missing + ", " + ", ".join(f"rank {rank} {_ENDS[end]}" for rank, end in sorted(short.items()))
+
+
+def without(trace: Trace) -> str:
+    """The ranks of which there is no record; "" where there is none."""
+    first = ", ".join(map(str, trace.missing[:_MANY]))
+    more = f" and {len(trace.missing) - _MANY} more" if len(trace.missing) > _MANY else ""
+    return f"without rank{'s' * (len(trace.missing) > 1)} {first}{more}" if trace.missing else ""
 
 
 def _place(at: list[object] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from fsdp_migrate.cli import main
 from fsdp_migrate.lsp.caching import CachingEngine
 from fsdp_migrate.lsp.workspace import look
 from fsdp_migrate.pipeline.engine import RulesEngine
+from fsdp_migrate.trace.record import Trace, TracedFile, Value, dumped
 from fsdp_rules.engine.rewrite import Prepared
 from fsdp_rules.project.project import FileFacts, Project
 from fsdp_rules.settings import Settings
@@ -39,6 +41,19 @@ TWO = {
     "model.py": "from torch.distributed.fsdp import FullyShardedDataParallel as F\n\ndef build(m):\n    return F(m)\n",
     "train.py": "from model import build\n\nmodel = build(net)\nmodel.clip_grad_norm_(1.0)\n",
 }
+
+TRACED = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save(thing):
+    return thing.state_dict()
+
+
+model = FSDP(net)
+save(model)
+save(other)
+"""
 
 
 class Editor:
@@ -82,13 +97,15 @@ class Editor:
         return [one for one in answer or [] if isinstance(one, types.CodeAction)]
 
 
-def with_server(root: Path, play: Callable[[Editor], Awaitable[None]]) -> None:
+def with_server(root: Path, play: Callable[[Editor], Awaitable[None]], options: object = None) -> None:
     async def run() -> None:
         client = LanguageClient("test", "1")
         editor = Editor(client, root)
         await client.start_io(sys.executable, "-m", "fsdp_migrate", "lsp", cwd=root)
         await client.initialize_async(
-            types.InitializeParams(capabilities=types.ClientCapabilities(), root_uri=root.as_uri())
+            types.InitializeParams(
+                capabilities=types.ClientCapabilities(), root_uri=root.as_uri(), initialization_options=options
+            )
         )
         client.initialized(types.InitializedParams())
         await asyncio.wait_for(play(editor), 60)
@@ -251,3 +268,36 @@ def test_its_end_leaves_no_traceback(end: str) -> None:
     ended = subprocess.run([sys.executable, "-m", "fsdp_migrate", "lsp"], input=given, capture_output=True)
     assert (ended.returncode, ended.stderr) == (code, b"")
     assert b'"id": 2' in ended.stdout
+
+
+def test_the_record_of_a_run_decides(tmp_path: Path) -> None:
+    source = TRACED.encode()
+    (tmp_path / "a.py").write_bytes(source)
+    line = next(number for number, text in enumerate(TRACED.splitlines(), 1) if "thing.state_dict" in text)
+    column = TRACED.splitlines()[line - 1].index("thing")
+    values = (Value((line, column, line, column + len("thing")), {"module": 40}, (0,)),)
+    file = TracedFile(hashlib.sha256(source).hexdigest(), {line: {0: 40}}, values)
+    (tmp_path / "run.json").write_text(dumped(Trace(1, 3, {0: "over"}, {}, files={"a.py": file})))
+
+    async def play(editor: Editor) -> None:
+        editor.open("a.py", TRACED)
+        found = await editor.diagnostics("a.py")
+        texts = [one.message for one in found if one.range.start.line == line - 1]
+        assert any("not a sharded model in 40 of 40 runs of this line" in text for text in texts), texts
+        # What was edited is not what ran.
+        editor.change("a.py", TRACED + "# edited\n")
+        texts = [one.message for one in await editor.diagnostics("a.py") if one.range.start.line == line - 1]
+        assert texts
+        assert not any("40 of 40" in text for text in texts), texts
+
+    with_server(tmp_path, play, {"trace": "run.json"})
+
+
+def test_a_record_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+
+    async def play(editor: Editor) -> None:
+        editor.open("a.py", SOURCE)
+        assert "run.json: No such file" in (await editor.messages.get()).message
+
+    with_server(tmp_path, play, {"trace": "run.json"})
