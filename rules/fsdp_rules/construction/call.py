@@ -187,7 +187,7 @@ def build(model):
         plan.helper += beyond_native(plan, file)
         if file.settings.prefers_helpers:
             plan.helper.append("--helpers always asks for it")
-        plan.helper += unread_parts(module, file) if module is not None else []
+        plan.helper += unread_parts(call, module, file) if module is not None else []
         plan.helper += sharing_inputs(call, file)
         plan.helper += [KEPT] * has_kept_clearing(call, file) + [KEPT_FROZEN] * has_kept_frozen(call, file)
         plan.edits += functions(plan, file)

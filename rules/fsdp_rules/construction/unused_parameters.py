@@ -45,9 +45,9 @@ class UnusedParameters(Rule):
     gradient of zeros, and weight decay and momentum still move it. FSDP2 leaves `None`, and where ranks use
     different parameters of one unit (experts, modalities) it adds up gradients that do not belong together. Where
     each result of the forwards of the program's classes is computed of all their parts, or the model is frozen, nothing
-    is to do. A part with parameters that nothing reads, or a list of parts of which a forward takes the entry that
-    it is given the key of, or a part that a random number skips, makes the output call `fsdp_compat.shard`. Anywhere
-    else a step is assumed to use them all.
+    is to do. A part with parameters that nothing reads, or a list of parts of which a forward takes the entries that
+    its parameter or a setting of the run names, or a part that a random number skips, makes the output call
+    `fsdp_compat.shard`. Anywhere else a step is assumed to use them all.
 
     `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too, and is written where the project
     requires that torch, or `--torch 2.13` is given. It also gives zeros to the parameters of a unit that a step does
@@ -97,7 +97,7 @@ def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: Fi
     return Diagnosis(call, level, message, advice, rule=UnusedParameters.id)
 
 
-def unread_parts(module: cst.BaseExpression, file: File) -> list[str]:
+def unread_parts(call: cst.Call, module: cst.BaseExpression, file: File) -> list[str]:
     """Why ``fully_shard`` alone would train ``module`` differently: its parts with parameters that no step uses."""
     used = use_of(module, file)
     # Where torch reduces zeros, a unit that is not run gets them too, which has none under FSDP1.
@@ -105,8 +105,8 @@ def unread_parts(module: cst.BaseExpression, file: File) -> list[str]:
     return [
         *(f"no step uses {name}, to which FSDP1 gives gradients of zeros" for name in unread),
         *(
-            f"a step uses one entry of {name}, and FSDP1 gives the rest of a unit that is run gradients of zeros"
-            for name in used.chosen
+            f"a step may use some entries of {name} alone, and FSDP1 gives the rest of a unit gradients of zeros"
+            for name in file.project.values.chosen.get((file.path, file.span(call).line), ())
         ),
         *(
             f"a random number decides whether a step runs {name}: FSDP1 gives no gradients to a unit that is not run"

@@ -15,7 +15,6 @@ NN = "torch.nn."
 WEIGHTS = (
     "Bilinear", "Conv", "Embedding", "GRU", "LSTM", "Linear", "Multihead", "Parameter", "RNN", "Transformer",
 )  # fmt: skip
-LISTS = frozenset({"ModuleDict", "ModuleList", "ParameterDict", "ParameterList"})
 #: What reaches parts by other means than their names.
 DYNAMIC = frozenset(
     {"_modules", "children", "getattr", "modules", "named_children", "named_modules", "parameters", "vars"}
@@ -28,12 +27,10 @@ DRAWS = frozenset({"bernoulli", "bernoulli_", "binomial", "rand", "randint", "ra
 class Use:
     """What the classes of a model show: ``unread`` are parts that no step uses.
 
-    ``chosen`` are lists and dictionaries of parts of which each step uses the one that it is given the key of,
-    ``skipped`` parts that a step skips where a random number says so.
+    ``skipped`` are parts that a step skips where a random number says so.
     """
 
     unread: tuple[str, ...] = ()
-    chosen: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
 
 
@@ -44,15 +41,13 @@ def use_of(model: cst.BaseExpression, file: File) -> Use:
     for value in made[:1] if len(made) == 1 else ():
         _collect(value, file, owners)
     unread: list[str] = []
-    chosen: list[str] = []
     skipped: list[str] = []
     for owner in owners:
         reads = _Reads(owner, file)
         if reads.is_plain:
             unread += [name for name, value in reads.parts if _has_weights(value, file) and reads.never(name)]
-            chosen += [name for name, value in reads.parts if _has_entries(value) and reads.by_key(name)]
             skipped += [name for name, value in reads.parts if _may_train(value, file) and reads.by_chance(name)]
-    return Use(tuple(unread), tuple(chosen), tuple(skipped))
+    return Use(tuple(unread), tuple(skipped))
 
 
 def _collect(value: cst.CSTNode, file: File, owners: list[cst.ClassDef]) -> None:
@@ -141,30 +136,6 @@ class _Reads:
         leaves = any(self.file.inside(test.body, kind) for kind in (cst.Return, cst.Continue))
         below = self.file.span(node).line > self.file.span(test).end_line
         return leaves and below and any(one in self.file.block(test) for one in around)
-
-    def by_key(self, name: str) -> bool:
-        """Whether all that the file reads of ``self.name`` is the one entry that the forward is given the key of."""
-        forward = self.forward
-        if forward is None:
-            return False
-        given = {one.name.value for one in (*forward.params.params[1:], *forward.params.kwonly_params)}
-        assigned = {target.value for node in self.file.inside(forward, cst.AssignTarget) for target in _named(node)}
-        found = [node for node in self.reads if node.attr.value == name]
-        return bool(found) and all(
-            forward in self.file.ancestors(node) and self._key(node) in given - assigned for node in found
-        )
-
-    def _key(self, node: cst.Attribute) -> str:
-        """The plain name that the list ``node`` is asked for an entry by, "" where it is anything else."""
-        around = self.file.parent(node)
-        if not isinstance(around, cst.Subscript) or around.value is not node or len(around.slice) != 1:
-            return ""
-        index = around.slice[0].slice
-        return index.value.value if isinstance(index, cst.Index) and isinstance(index.value, cst.Name) else ""
-
-
-def _has_entries(value: cst.CSTNode) -> bool:
-    return isinstance(value, cst.Call) and last_name(value.func) in LISTS
 
 
 def _named(target: cst.AssignTarget) -> list[cst.Name]:

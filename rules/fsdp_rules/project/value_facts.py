@@ -99,7 +99,8 @@ class ValueFacts:
     where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
-    models of which each forward uses all parameters, ``ungraphed`` those of models that run without a graph each time.
+    models of which each forward uses all parameters, ``chosen`` the attributes of which a forward runs entries
+    that the run chooses, ``ungraphed`` those of models that run without a graph each time.
     ``built_early`` are the positions of calls that build optimizers, each with the text of a module which is
     wrapped later.
     ``names`` are the calls of which each expression may be a name that they give, and ``tables`` those of which it may
@@ -143,6 +144,7 @@ class ValueFacts:
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()
+    chosen: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     ungraphed: Set[Place] = frozenset()
     names: Mapping[str, Mapping[Position, tuple[NameSource, ...]]] = field(default_factory=dict)
     tables: Mapping[str, Mapping[Position, tuple[NameSource, ...]]] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.called_functions import OWN, called, mixed
 from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
+from fsdp_rules.values.chosen_parts import chosen_parts
 from fsdp_rules.values.closures import without_closure
 from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.early_parameters import early_parameters
@@ -185,6 +186,7 @@ def facts_of(
         makers=wrapped.makers(),
         nested=wrapped.nested(),
         wraps=machine.wraps.texts(),
+        chosen=chosen_parts(machine),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         ungraphed=ungraphed(machine),
         names=by_name,

@@ -15,6 +15,7 @@ from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.library import table
 from fsdp_rules.values.result_parts import NO_RESULT, NOTHING, Flow, Tokens, joined, met
 from fsdp_rules.values.tensor_reads import NO_GRADIENT, TensorReads
+from fsdp_rules.values.wrapped_modules import parts_of
 
 _MODULE = frozenset({"torch.nn.Module", "torch.nn.modules.module.Module"})
 #: Of these a step uses some parts by its data, or it is not known what they hold.
@@ -56,16 +57,7 @@ def whole_models(machine: Interpreter) -> frozenset[tuple[str, int]]:
 
 def _run_forwards(machine: Interpreter) -> bool:
     """Run the forwards of all modules inside of models, which nothing else may ask for; False where that is cut."""
-    fields = machine.attributes.field
-    pending = [one for model in machine.objects.models() for one in machine.store.of(fields(model, "(inner)"))]
-    seen: set[Obj] = set()
-    while pending:
-        one = pending.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if one in machine.items.modules:
-            pending += machine.store.of(machine.items.all(one))
+    for one in parts_of(machine.objects.models(), machine):
         if one.kind is not Kind.INSTANCE or not isinstance(one.data[0], Class):
             continue
         found = machine.store.cells()
@@ -73,8 +65,6 @@ def _run_forwards(machine: Interpreter) -> bool:
         for method in [each for each in machine.store.of(found) if each.kind is Kind.BOUND]:
             if method.data[1].kind is Kind.FUNCTION and not machine.calls.is_called(method.data[1]):
                 machine.calls.run_alone(method.data[1])
-        for name in machine.attributes.names(one):
-            pending += machine.store.of(fields(one, name))
     is_complete = machine.store.run()
     machine.items.settle()
     machine.attributes.settle()

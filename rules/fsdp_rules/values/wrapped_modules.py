@@ -25,6 +25,25 @@ def inside_of(models: Iterable[Obj], machine: Interpreter) -> set[Obj]:
     return {one for one in held if one is not machine.objects.open and one.kind not in unknown}
 
 
+def parts_of(models: Iterable[Obj], machine: Interpreter) -> set[Obj]:
+    """The modules inside of ``models``, at any depth, as far as it is known which these are, and what they hold."""
+    field, store = machine.attributes.field, machine.store
+    found: set[Obj] = set()
+    pending = list(models)
+    while pending:
+        one = pending.pop()
+        if one in found:
+            continue
+        found.add(one)
+        if one.kind is Kind.MODEL:
+            pending += store.of(field(one, "(inner)"))
+        if one in machine.items.modules:
+            pending += store.of(machine.items.all(one))
+        if one.kind is Kind.INSTANCE and isinstance(one.data[0], Class):
+            pending += (each for name in machine.attributes.names(one) for each in store.of(field(one, name)))
+    return found
+
+
 class WrappedModules:
     """Answers for the wraps of one interpretation; ``is_name`` says whether a dotted name is at a place of a file."""
 

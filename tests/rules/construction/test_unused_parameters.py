@@ -133,9 +133,56 @@ ENTRIES = {
 def test_an_entry_that_a_step_asks_for_takes_the_helper(made: str, torch: tuple[int, int]) -> None:
     source = net(more=f"self.other = {made}", step="block(x)", last="self.other[mask] + self.head(x)")
     (found,) = (entry for entry in findings(source, Settings(torch=torch)) if entry.rule == "FSDP101")
-    assert "a step uses one entry of other" in found.message
+    assert "a step may use some entries of other alone" in found.message
     (found,) = (entry for entry in findings(source, Settings(helpers="never")) if entry.rule == "FSDP101")
     assert found.level.value == "manual"
+
+
+ADAPTERS = """
+class Adapted(nn.Module):
+    def __init__(self, line):
+        super().__init__()
+        self.line = line
+        self.low, self.active = nn.ModuleDict({name: nn.Linear(2, 2) for name in ("a", "b")}), ACTIVE
+
+    def forward(self, x):
+        out = self.line(x)
+        for name in self.active:
+            out = out + self.low[name](x)
+        return out
+
+
+def adapt(model):
+    for path, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], Adapted(module))
+    return model
+
+
+def select(model, *names):
+    for module in model.modules():
+        if isinstance(module, Adapted):
+            module.active = list(names)
+
+
+def build(model):
+    return FSDP(adapt(model))
+"""
+
+
+@pytest.mark.parametrize("active", ["[]", "['a', 'b']", "list(self.low)"])
+def test_adapters_that_a_setting_names_take_the_helper(active: str) -> None:
+    (found,) = (entry for entry in findings(HEAD + ADAPTERS.replace("ACTIVE", active)) if entry.rule == "FSDP101")
+    assert "a step may use some entries of low alone" in found.message
+
+
+def test_entries_whose_keys_are_set_once_are_assumed_to_be_all() -> None:
+    source = net(
+        more="self.names, self.other = ['a'], nn.ModuleDict({'a': nn.Linear(2, 2)})",
+        step="block(x)",
+        last="self.head(x) + sum(self.other[name](x) for name in self.names)",
+    )
+    assert level(source) == "review"
 
 
 @pytest.mark.parametrize("made", ENTRIES.values(), ids=ENTRIES)
