@@ -19,6 +19,11 @@ BACKEND = {"cpu": "gloo", "cuda": "nccl"}[KIND]
 DEVICE = torch.device(KIND, torch.cuda.current_device()) if KIND == "cuda" else torch.device(KIND)
 
 
+def device_of(rank: int) -> torch.device:
+    """The device of the worker of ``rank``."""
+    return torch.device(KIND, rank % torch.cuda.device_count()) if KIND == "cuda" else torch.device(KIND)
+
+
 def max_ranks() -> int:
     """How many ranks a test may have, if nothing is set: one per GPU, or any number on the CPU."""
     here = torch.cuda.device_count() if KIND == "cuda" else sys.maxsize

@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from fsdp_compat.torch_.versions import HAS_UNEVEN_STRIDES
+from tests.device import DEVICE
 
 VOCABULARY, WIDTH = 12, 6
 # A number that four ranks do not divide, where torch can shard by it.
@@ -89,7 +90,7 @@ STYLES: dict[str, Callable[[nn.Module, DeviceMesh], nn.Module]] = {
 def batch_of(data_rank: int, step: int) -> torch.Tensor:
     """What every rank of one data-parallel position sees in one step."""
     generator = torch.Generator().manual_seed(1000 * data_rank + step)
-    return torch.randint(VOCABULARY, (3, 8), generator=generator)
+    return torch.randint(VOCABULARY, (3, 8), generator=generator).to(DEVICE)
 
 
 def loss_of(model: nn.Module, data_rank: int, step: int) -> torch.Tensor:
@@ -126,7 +127,7 @@ def train_unsharded(
     data_ranks: int, steps: int = 3, max_norm: float | None = None
 ) -> tuple[nn.Module, list[list[float]], list[float]]:
     """The same model on one process that sees the data of all: the model, losses by data rank, gradient norms."""
-    model = Mlps()
+    model = Mlps().to(DEVICE)
     optimizer = optimizer_of(model)
     losses: list[list[float]] = [[] for _ in range(data_ranks)]
     norms = []

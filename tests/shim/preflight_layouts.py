@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC
 from typing import Generic, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -14,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from fsdp_compat import preflight
+from tests.device import DEVICE, KIND
 from tests.shim.preflight_models import Built, Layer, Model, shard
 
 Item = TypeVar("Item")
@@ -66,7 +66,7 @@ def abstract_first() -> Built:
     """FSDP1 wraps what FSDP2 cannot."""
     model = Model(0)
     model.layers = nn.ModuleList(Derived() for _ in range(4))
-    return FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Derived}), device_id=torch.device("cpu")), None, None
+    return FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Derived}), device_id=DEVICE), None, None
 
 
 def abstract_first_unsharded() -> Built:
@@ -100,6 +100,6 @@ def groups_made(rank: int, world_size: int) -> tuple[int, int]:
     counts = []
     for reshard in (True, 2):
         before = dist.get_pg_count()
-        shard(Model(), reshard_after_forward=reshard, mesh=init_device_mesh("cpu", (world_size,)))
+        shard(Model(), reshard_after_forward=reshard, mesh=init_device_mesh(KIND, (world_size,)))
         counts.append(dist.get_pg_count() - before)
     return counts[0], counts[1]

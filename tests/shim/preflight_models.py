@@ -16,6 +16,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.optim import Optimizer
 
 import fsdp_compat
+from tests.device import DEVICE, KIND
 
 Built = tuple[nn.Module, Optimizer | None, Any]
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -88,8 +89,7 @@ def healthy_shim() -> Built:
 
 
 def healthy_fsdp1() -> Built:
-    cpu = torch.device("cpu")
-    model = FSDP(Model(), auto_wrap_policy=ModuleWrapPolicy({Layer}), use_orig_params=True, device_id=cpu)
+    model = FSDP(Model(), auto_wrap_policy=ModuleWrapPolicy({Layer}), use_orig_params=True, device_id=DEVICE)
     return model, sgd(model), None
 
 
@@ -105,11 +105,11 @@ def one_large_unit() -> Built:
 
 
 def shard_dimension_of_one() -> Built:
-    return shard(Model(), mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("r", "s"))), None, None
+    return shard(Model(), mesh=init_device_mesh(KIND, (2, 1), mesh_dim_names=("r", "s"))), None, None
 
 
 def zeros() -> Built:
-    model = Model().to("meta").to_empty(device="cpu")
+    model = Model().to("meta").to_empty(device=DEVICE)
     for param in model.parameters():
         nn.init.zeros_(param)
     return shard(model), None, None
@@ -147,7 +147,7 @@ def replicas_apart() -> Built:
     model = Model()
     with torch.no_grad():
         model.head.weight.add_(dist.get_rank())
-    return shard(model, mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("r", "s"))), None, None
+    return shard(model, mesh=init_device_mesh(KIND, (2, 1), mesh_dim_names=("r", "s"))), None, None
 
 
 def untied() -> Built:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat import preflight
 from fsdp_compat.torch_.versions import TORCH
+from tests.device import DEVICE, KIND
 from tests.shim.preflight_layouts import abstract_first, abstract_first_unsharded, healthy_unsharded
 from tests.shim.preflight_models import BUILDERS, Built, Model, quantised, shard
 
@@ -107,13 +108,13 @@ def healthy_adapters() -> Built:
 
 def root_resharded() -> Built:
     model = shard(Model(), reshard_after_forward=True)
-    model(torch.ones(2, 8))
+    model(torch.ones(2, 8, device=DEVICE))
     return model, None, None
 
 
 def healthy_after_a_forward() -> Built:
     model = shard(Model())
-    model(torch.ones(2, 8))
+    model(torch.ones(2, 8, device=DEVICE))
     return model, None, None
 
 
@@ -166,12 +167,12 @@ def healthy_resharded_to_two() -> Built:
 
 
 def over_some_ranks() -> Built:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("r", "s"))
+    mesh = init_device_mesh(KIND, (2, 2), mesh_dim_names=("r", "s"))
     return shard(Model(), mesh=mesh["s"]), None, None
 
 
 def healthy_hybrid() -> Built:
-    return shard(Model(), mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("r", "s"))), None, None
+    return shard(Model(), mesh=init_device_mesh(KIND, (2, 2), mesh_dim_names=("r", "s"))), None, None
 
 
 ALL: dict[Callable[[], Built], str | None] = {
@@ -217,7 +218,7 @@ def refused(rank: int, world_size: int) -> str:
     fully_shard(model.embed)
     try:
         fully_shard(model.head)
-        shard(model)(torch.ones(2, 8))
+        shard(model)(torch.ones(2, 8, device=DEVICE))
     except (RuntimeError, ValueError) as error:
         return str(error)
     return ""

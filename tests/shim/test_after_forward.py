@@ -22,7 +22,7 @@ from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of
-from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, Outcome, assert_same, quiet_fsdp1, weights_here, weights_of
 
 Make = functools.partial[Any]
 Program = Callable[[Make, int], tuple[list[float], list[nn.Module]]]
@@ -401,7 +401,7 @@ def _weights(face: Any, models: list[nn.Module]) -> Iterator[tuple[str, torch.Te
     for index, model in enumerate(models):
         if face is FSDP1:
             with FSDP1.summon_full_params(model):
-                found = {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+                found = weights_here(model)
         else:
             found = weights_of(model)
         yield from ((f"{index} {name}", weight) for name, weight in found.items())

@@ -17,19 +17,13 @@ from fsdp_compat.torch_.versions import TORCH
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of
-from tests.shim.training import POLICIES
+from tests.shim.training import POLICIES, over_ranks
 
 
 def trained(rank: int) -> Model:
     model = FSDP(build(), auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE, use_orig_params=True)
     loss_of(model, rank, 0).backward()
     return model  # type: ignore[return-value]
-
-
-def over_ranks(value: float) -> float:
-    total = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(total)
-    return total.item()
 
 
 def local(tensor: Any) -> torch.Tensor:
@@ -67,7 +61,7 @@ FAILING: dict[str, Callable[[torch.Tensor], Any]] = {
     "tolist": lambda grad: grad.tolist(),
     "all_reduce": lambda grad: dist.all_reduce(grad.pow(2).sum()),
     "broadcast": lambda grad: dist.broadcast(grad, 0),
-    "in place": lambda grad: torch.zeros(()).add_(grad.pow(2).sum()),
+    "in place": lambda grad: torch.zeros((), device=DEVICE).add_(grad.pow(2).sum()),
 }
 
 

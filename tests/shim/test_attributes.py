@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 import fsdp_compat
 from fsdp_compat import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from fsdp_compat.torch_.param_groups import managed_parameters
-from tests.device import DEVICE
+from tests.device import DEVICE, device_of
 from tests.pool import Pool, WorkerError
 from tests.shim.models import build
 from tests.shim.training import POLICIES, Case, assert_same, quiet_fsdp1, train_compat, train_fsdp1
@@ -82,7 +82,7 @@ def test_units_say_what_they_were_made_with(pool: Pool, implementation: str, lay
                 "backward_prefetch": None if layout == "replicated" else BackwardPrefetch.BACKWARD_PRE,
                 "forward_prefetch": layout == "group",
                 "limit_all_gathers": layout != "group",
-                "compute_device": DEVICE,
+                "compute_device": device_of(rank),
                 "given": layout == "group",
                 "ranks": [0, 1],
                 "replicas": [rank] if layout == "mesh" else None,

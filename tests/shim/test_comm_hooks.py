@@ -19,7 +19,7 @@ from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.gates import needs_torch
 from tests.shim.models import Model, build, loss_of
-from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, quiet_fsdp1, weights_here, weights_of
 
 CALLS_HOOKS = needs_torch("2.9", "FSDPModule.set_custom_reduce_scatter, through which FSDP2 calls a hook")
 DTYPES = {torch.float16: default_hooks.fp16_compress_hook, torch.bfloat16: default_hooks.bf16_compress_hook}
@@ -49,7 +49,7 @@ def trained(model: Any, rank: int, steps: int = 2) -> tuple[list[float], dict[st
     if not isinstance(model, FSDP1):
         return losses, weights_of(model)
     with FSDP1.summon_full_params(model):
-        return losses, {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+        return losses, weights_here(model)
 
 
 def assert_equal(

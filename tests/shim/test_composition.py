@@ -20,7 +20,7 @@ from tests.compiling import collect_dead_models
 from tests.device import DEVICE
 from tests.pool import Pool, WorkerError
 from tests.shim.models import Block, Model, build, loss_of, tokens
-from tests.shim.training import POLICIES, Outcome, assert_same, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, Outcome, assert_same, quiet_fsdp1, weights_here, weights_of
 
 PREFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
@@ -83,7 +83,7 @@ def train(rank: int, world_size: int, implementation: str, how: str) -> Outcome:
             losses.append(loss.item())
         if implementation == "fsdp1":
             with FSDP1.summon_full_params(model):
-                weights = {name: param.detach().clone() for name, param in model.named_parameters()}
+                weights = weights_here(model)
         else:
             weights = weights_of(model)
     return Outcome(losses, [], {_clean(name): weight for name, weight in weights.items()})

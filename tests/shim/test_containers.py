@@ -15,7 +15,7 @@ from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy, ShardingStrategy
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block
-from tests.shim.training import Outcome, assert_same, clean, quiet_fsdp1, weights_of
+from tests.shim.training import Outcome, assert_same, quiet_fsdp1, weights_here, weights_of
 
 
 def parts(kind: str) -> Any:
@@ -53,7 +53,7 @@ def train(rank: int, face: Any, kind: str, arguments: dict[str, Any]) -> Outcome
             # FSDP1 refuses to summon the whole, since each unit has run as a root.
             for part in model.module.children():
                 stack.enter_context(FSDP1.summon_full_params(part))
-            return Outcome(losses, [], {clean(name): p.detach().cpu().clone() for name, p in model.named_parameters()})
+            return Outcome(losses, [], weights_here(model))
     assert isinstance(model, FSDP)
     state = model.state_dict()
     assert all(torch.equal(value.cpu(), state[name].cpu()) for name, value in weights_of(model).items())

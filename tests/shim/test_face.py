@@ -42,7 +42,7 @@ from fsdp_compat import (
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of, tokens
-from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_here, weights_of
 
 FULL, SHARDED, LOCAL = (
     StateDictType.FULL_STATE_DICT,
@@ -145,7 +145,7 @@ def own_module(rank: int, world_size: int) -> None:
     holder = FSDP(Holder(), device_id=DEVICE)
     assert type(holder.module) is nn.Linear
     assert list(holder.state_dict()) == ["module.weight", "module.bias"]
-    holder(torch.ones(2, 3)).sum().backward()
+    holder(torch.ones(2, 3, device=DEVICE)).sum().backward()
 
 
 def test_a_child_named_module_stays_reachable(pool: Pool) -> None:
@@ -369,8 +369,8 @@ def with_checkpoint_api(rank: int, world_size: int) -> None:
     options = dcp_state.StateDictOptions(full_state_dict=True)
     whole, optim = dcp_state.get_state_dict(model, optimizer, options=options)
     for name, weight in weights_of(model).items():
-        assert torch.equal(whole[name], weight)
-    other, expected = build(seed=3).state_dict(), build(seed=3).state_dict()
+        assert torch.equal(whole[name].cpu(), weight)
+    other, expected = build(seed=3).state_dict(), weights_here(build(seed=3))
     dcp_state.set_state_dict(model, optimizer, model_state_dict=other, optim_state_dict=optim, options=options)
     for name, weight in weights_of(model).items():
         assert torch.equal(expected[name], weight)
@@ -399,7 +399,7 @@ def optimizer_first(rank: int, world_size: int, side: str) -> Outcome:
             optimizer.step()
             losses.append(loss.item())
         with names.summon_full_params(model):
-            weights = {clean(name): param.detach().clone() for name, param in model.named_parameters()}
+            weights = weights_here(model)
     return Outcome(losses, norms, weights)
 
 

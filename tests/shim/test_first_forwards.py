@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fsdp_compat import MixedPrecision, ModuleWrapPolicy
-from tests.device import ranks
+from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.test_precision import wrapped
 
@@ -57,7 +57,7 @@ def by_methods(rank: int, world_size: int, side: str, precision: MixedPrecision,
     losses = []
     for step in range(2):
         generator = torch.Generator().manual_seed(10 * rank + step)
-        loss = model.score(model.encode(torch.randn(4, 3, generator=generator)))
+        loss = model.score(model.encode(torch.randn(4, 3, generator=generator).to(DEVICE)))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

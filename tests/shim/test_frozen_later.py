@@ -12,7 +12,7 @@ from fsdp_compat import FSDP, ShardingStrategy
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
-from tests.shim.training import POLICIES, clean, quiet_fsdp1
+from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_here
 
 
 def trained(face: Any, rank: int, strategy: ShardingStrategy, held: bool) -> tuple[list[float], dict[str, Any]]:
@@ -48,7 +48,7 @@ def trained(face: Any, rank: int, strategy: ShardingStrategy, held: bool) -> tup
             optimizer.step()
             losses.append(loss.item())
     with face.summon_full_params(model):
-        weights = {clean(name): value.detach().cpu().clone() for name, value in model.named_parameters()}
+        weights = weights_here(model)
     return losses, weights
 
 

@@ -20,7 +20,7 @@ from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of, tokens
 from tests.shim.parallel import Mlps, tensor_parallel
-from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, quiet_fsdp1, weights_here, weights_of
 
 
 def sharded(*, tied: bool = False, **keywords: Any) -> Model:
@@ -58,8 +58,7 @@ def summoned(rank: int, world_size: int, tied: bool, strategy: str, trained: boo
             param.mul_(1.25)
             plain.mul_(1.25)
     assert all(param is shard for param, shard in zip(model.parameters(), shards, strict=True))
-    expected = dict(reference.named_parameters())
-    weights = weights_of(model)
+    expected, weights = weights_here(reference), weights_of(model)
     for name, weight in weights.items():
         assert torch.equal(weight, expected[name]), name
     # A step after the writeback: lost if the forward computed with, or the optimizer wrote to, something else.
@@ -141,8 +140,9 @@ def state_inside(rank: int, world_size: int) -> None:
     for name, value in build().state_dict().items():
         assert type(state[name]) is torch.Tensor
         assert torch.equal(state[name], value)
+    expected = weights_here(other)
     for name, weight in weights_of(model).items():
-        assert torch.equal(weight, other.get_parameter(name))
+        assert torch.equal(weight, expected[name])
     loss = loss_of(model, rank, 0)
     assert loss.item() == loss_of(other, rank, 0).item()
     loss.backward()
@@ -344,7 +344,7 @@ def changed_gradients(rank: int, world_size: int, strategy: str, writeback: bool
                     param.grad *= 2
             optimizer.step()
             with face.summon_full_params(model):
-                results.append({clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()})
+                results.append(weights_here(model))
     return results
 
 

@@ -52,7 +52,7 @@ def clipped(rank: int, world_size: int, strategy: str, norm_type: float, max_nor
     torch.testing.assert_close(norm, expected, rtol=1e-5, atol=0)
     gradients = whole({name: param.grad for name, param in model.named_parameters()})
     for name, param in reference.named_parameters():
-        torch.testing.assert_close(gradients[name], param.grad, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(gradients[name], param.grad.cpu(), rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("max_norm", [1e-2, 1e3])
@@ -100,8 +100,9 @@ def norm_details(rank: int, world_size: int) -> None:
     loss_of(model, rank, 0).backward()
     assert clip_grad_norm_(model, 1.0).dtype == torch.bfloat16
     double = fsdp_compat.shard(nn.Linear(3, 3).double(), device_id=DEVICE)
-    double(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
-    torch.testing.assert_close(clip_grad_norm_(double, 0.1), torch.tensor(12.0, dtype=torch.float64).sqrt())
+    double(torch.ones(1, 3, dtype=torch.float64, device=DEVICE)).sum().backward()
+    expected = torch.tensor(12.0, dtype=torch.float64, device=DEVICE).sqrt()
+    torch.testing.assert_close(clip_grad_norm_(double, 0.1), expected)
     for param in model.parameters():
         param.grad = None
     with pytest.warns(UserWarning, match=r"Called FSDP.clip_grad_norm_\(\) on rank \d with no gradients"):
@@ -110,7 +111,7 @@ def norm_details(rank: int, world_size: int) -> None:
     loss_of(model, rank, 0).backward()
     for param in model.parameters():
         param.grad = param.grad if param is model.norm.weight and rank == 1 else None
-    expected = model.norm.weight.grad.to_local().norm() if rank == 1 else torch.zeros(())
+    expected = model.norm.weight.grad.to_local().norm() if rank == 1 else torch.zeros((), device=DEVICE)
     dist.broadcast(expected, src=1)
     warned = contextlib.nullcontext() if rank == 1 else pytest.warns(UserWarning, match="with no gradients")
     with warned:
@@ -149,7 +150,7 @@ def accumulated(rank: int, world_size: int) -> None:
     gradients = whole({name: param.grad for name, param in model.named_parameters()})
     for name, grad in gradients.items():
         both_steps = first.get_parameter(name).grad + second.get_parameter(name).grad
-        torch.testing.assert_close(grad, both_steps, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(grad, both_steps.cpu(), rtol=1e-5, atol=1e-7)
     model.blocks[1].set_requires_gradient_sync(False)
     model.blocks[2].set_requires_all_reduce(False)
     before = flags(model)
@@ -165,17 +166,17 @@ def test_no_sync_nests_and_restores(pool: Pool) -> None:
 
 def around_other_modules(rank: int, world_size: int) -> None:
     """Worker: DDP keeps its own no_sync; a plain module around FSDP2 units is served; a plain one is refused."""
-    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    ddp = DistributedDataParallel(nn.Linear(2, 2).to(DEVICE))
     with no_sync(ddp):
         assert not ddp.require_backward_grad_sync
     assert ddp.require_backward_grad_sync
-    holder = nn.Sequential(Block(3, 5), Block(3, 5))
+    holder = nn.Sequential(Block(3, 5), Block(3, 5)).to(DEVICE)
     for block in holder:
         fully_shard(block, mesh=init_device_mesh(DEVICE.type, (world_size,)))
     with no_sync(holder):
-        holder(torch.ones(2, 3)).sum().backward()
+        holder(torch.ones(2, 3, device=DEVICE)).sum().backward()
     assert all(param.grad.placements == (Partial("avg"),) for param in holder.parameters())
-    holder(torch.ones(2, 3)).sum().backward()
+    holder(torch.ones(2, 3, device=DEVICE)).sum().backward()
     assert all(isinstance(param.grad, DTensor) for param in holder.parameters())
     with pytest.raises(TypeError, match="no_sync needs a module sharded with FSDP2"), no_sync(nn.Linear(1, 1)):
         pass

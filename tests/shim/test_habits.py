@@ -14,7 +14,7 @@ from fsdp_compat import CPUOffload, ShardingStrategy
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
-from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, Outcome, assert_same, quiet_fsdp1, weights_here, weights_of
 
 
 class SignedMomentum(torch.optim.Optimizer):
@@ -88,7 +88,7 @@ def train(rank: int, world_size: int, implementation: str, optimizer: str, uneve
         if implementation == "fsdp_compat":
             return Outcome(losses, [], weights_of(model))
         with FSDP1.summon_full_params(model):
-            weights = {clean(name): param.detach().clone() for name, param in model.named_parameters()}
+            weights = weights_here(model)
     return Outcome(losses, [], weights)
 
 

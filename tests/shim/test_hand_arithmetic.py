@@ -19,7 +19,7 @@ from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.gates import needs_torch
 from tests.shim.models import build, loss_of
-from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, Outcome, assert_same, clean, over_ranks, quiet_fsdp1, weights_here, weights_of
 
 Grads = list[torch.Tensor]
 
@@ -29,12 +29,12 @@ A_PART: dict[str, Callable[[Grads], float]] = {
     "products": lambda grads: float(sum((grad * grad).sum().item() for grad in grads)),
     "norms": lambda grads: sum(grad.norm(2).item() ** 2 for grad in grads),
     "norms of data": lambda grads: sum(grad.detach().data.norm().item() ** 2.0 for grad in grads),
-    "added as tensors": lambda grads: sum((grad.pow(2).sum() for grad in grads), torch.zeros(())).item(),
+    "added as tensors": lambda grads: sum((grad.pow(2).sum() for grad in grads), torch.zeros((), device=DEVICE)).item(),
     "sum": lambda grads: sum(grad.sum().item() for grad in grads),
 }
 #: Each rank sees the whole: added up over ranks it is too large by their number.
 THE_WHOLE: dict[str, Callable[[Grads], float]] = {
-    "norms as tensors": lambda grads: sum((grad.norm(2) ** 2 for grad in grads), torch.zeros(())).item(),
+    "norms as tensors": lambda grads: sum((grad.norm(2) ** 2 for grad in grads), torch.zeros((), device=DEVICE)).item(),
     "foreach": lambda grads: torch.stack(list(torch._foreach_norm(grads))).norm().item() ** 2,
     "stacked": lambda grads: torch.linalg.vector_norm(torch.stack([grad.norm() for grad in grads])).item() ** 2,
     "root of a sum": lambda grads: torch.stack([(grad * grad).sum() for grad in grads]).sum().sqrt().item() ** 2,
@@ -65,12 +65,6 @@ def gradients(face: Any, rank: int) -> tuple[nn.Module, Grads]:
         loss_of(model, rank, 0).backward()
     grads = [param.grad for param in model.parameters() if param.grad is not None]
     return model, [grad for grad in grads if face is not FSDP1 or grad.numel()]
-
-
-def over_ranks(value: float) -> float:
-    total = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(total)
-    return total.item()
 
 
 def seen(rank: int, world_size: int) -> None:
@@ -169,7 +163,7 @@ def trained(rank: int, world_size: int, way: str, strategy: str) -> tuple[Outcom
                 losses.append(loss.item())
             if face is FSDP1:
                 with FSDP1.summon_full_params(model):
-                    weights = {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+                    weights = weights_here(model)
             else:
                 weights = weights_of(model)
         outcomes.append(Outcome(losses, [], weights))

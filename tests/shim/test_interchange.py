@@ -116,9 +116,9 @@ def interchanged(rank: int, world_size: int) -> None:
         optimizer.step()
     weights, state = sides[FSDP][1]
     for name, param in reference.named_parameters():
-        torch.testing.assert_close(weights[name], param.detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(weights[name].cpu(), param.detach().cpu(), rtol=1e-4, atol=1e-6)
         for key, value in optimizer.state.get(param, {}).items():
-            torch.testing.assert_close(state["state"][name][key], value, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(state["state"][name][key].cpu(), value.cpu(), rtol=1e-4, atol=1e-6)
     assert state["state"].keys() == {name for name, param in reference.named_parameters() if param in optimizer.state}
 
 

@@ -20,7 +20,7 @@ from fsdp_compat import CPUOffload, ModuleWrapPolicy, ShardingStrategy, shard
 from fsdp_compat.applying import left_out
 from fsdp_compat.step import reduction
 from fsdp_compat.torch_.versions import GLOO_AVERAGES
-from tests.device import DEVICE, ranks
+from tests.device import DEVICE, KIND, ranks
 from tests.pool import Pool
 from tests.shim.models import Block, Model, build, loss_of, tokens
 from tests.shim.training import (
@@ -31,6 +31,7 @@ from tests.shim.training import (
     quiet_fsdp1,
     train_compat,
     train_fsdp1,
+    weights_here,
     weights_of,
 )
 
@@ -219,7 +220,7 @@ def from_meta(rank: int, world_size: int, how: str, policy: str) -> tuple[dict[s
         with quiet_fsdp1():
             wrapped = FSDP1(on_meta(False), **arguments)
         with FSDP1.summon_full_params(wrapped):
-            theirs = {name.replace("_fsdp_wrapped_module.", ""): p.clone() for name, p in wrapped.named_parameters()}
+            theirs = weights_here(wrapped)
         torch.manual_seed(3)
         ours = weights_of(shard(on_meta(False), **arguments))
     return theirs, ours
@@ -264,15 +265,19 @@ def test_meta_initialisation_keeps_ties_and_values(pool: Pool) -> None:
 
 
 def offloaded(rank: int, world_size: int) -> tuple[Outcome, Outcome]:
-    """Worker: offloading changes where tensors lie, not what they hold."""
+    """Worker: offloading changes where tensors lie, not what they hold.
+
+    Where the optimizer moves from a GPU to the CPU with them, last digits change, as under FSDP1, which offloads there.
+    """
     case = Case(accumulate=2, silent=True, max_norm=1e3)
     with_offload = Case(accumulate=2, silent=True, max_norm=1e3, arguments={"cpu_offload": CPUOffload(True)})
-    return train_compat(rank, case), train_compat(rank, with_offload)
+    expected = train_compat(rank, case) if KIND == "cpu" else train_fsdp1(rank, with_offload)
+    return expected, train_compat(rank, with_offload)
 
 
 def test_offload_changes_no_number(pool: Pool) -> None:
-    for plain, offload in pool.run(offloaded, ranks(2)):
-        assert_same(plain, offload)
+    for expected, ours in pool.run(offloaded, ranks(2)):
+        assert_same(expected, ours)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +312,7 @@ class TiedAcrossUnits(nn.Module):
 
 def tied_across_units(rank: int, world_size: int, classes: set[type[nn.Module]], strategy: str) -> None:
     """Worker: train against an unsharded model that sees every rank's data."""
-    model, reference = TiedAcrossUnits(), TiedAcrossUnits()
+    model, reference = TiedAcrossUnits(), TiedAcrossUnits().to(DEVICE)
     names = dict(model.named_parameters()).keys()
     shard(
         model,
@@ -331,8 +336,8 @@ def tied_across_units(rank: int, world_size: int, classes: set[type[nn.Module]],
     assert dict(model.named_parameters()).keys() == names
     assert list(model.state_dict()) == list(reference.state_dict())
     weights = weights_of(model)
-    for name, param in reference.named_parameters():
-        torch.testing.assert_close(weights[name], param.detach(), rtol=1e-4, atol=1e-5)
+    for name, weight in weights_here(reference).items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
     state = {name: param.detach() for name, param in reference.state_dict().items()}
     with fsdp_compat.summon_full_params(model):
         assert model.head.weight is model.encoder["embed"].weight
@@ -369,7 +374,7 @@ class OnlyInnerTies(nn.Module):
 
 
 def tied_in_inner_units(rank: int, world_size: int) -> None:
-    model, reference = OnlyInnerTies(), OnlyInnerTies()
+    model, reference = OnlyInnerTies(), OnlyInnerTies().to(DEVICE)
     shard(model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=DEVICE)
     assert list(model._parameters) == []
     for step in range(2):

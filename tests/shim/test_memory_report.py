@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import fsdp_compat
 from fsdp_compat import MemoryReport, UnitBytes, Usage, memory_report
 from fsdp_compat.torch_.versions import TORCH
-from tests.device import DEVICE
+from tests.device import DEVICE, device_of
 from tests.pool import Pool
 from tests.shim.gates import needs_torch
 from tests.shim.models import Block, Model, build, loss_of
@@ -51,7 +51,7 @@ def held(unit: str, shards: int, index: int, **options: Any) -> int:
 
 def at(rank: int, size: int) -> dict[str, int]:
     """``size`` bytes where that rank computes."""
-    return {f"cuda:{rank}" if DEVICE.type == "cuda" else DEVICE.type: size}
+    return {str(device_of(rank)): size}
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def on_meta(rank: int, world_size: int) -> tuple[MemoryReport, MemoryReport]:
         fully_shard(block)
     fully_shard(model)
     before = memory_report(model)
-    model.to_empty(device="cpu")
+    model.to_empty(device=DEVICE)
     return before, memory_report(model)
 
 
@@ -330,7 +330,7 @@ def test_a_model_that_is_not_sharded_lies_outside() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     (row,) = memory_report(model, optimizer).rows
     whole = FP32 * sum(param.numel() for param in model.parameters())
-    assert (row.name, row.parameters) == ("(outside any unit)", Usage(whole, whole, 0, 0, {"cpu": whole}))
+    assert (row.name, row.parameters) == ("(outside any unit)", Usage(whole, whole, 0, 0, at(0, whole)))
 
 
 def test_views_of_one_allocation_count_it_once() -> None:

@@ -20,6 +20,7 @@ from fsdp_compat import (
 )
 from tests.device import DEVICE
 from tests.pool import Pool
+from tests.shim import training
 from tests.shim.models import build, loss_of
 from tests.shim.training import POLICIES
 
@@ -43,13 +44,16 @@ def trained(rank: int, group: dist.ProcessGroup | None = None) -> tuple[Any, tor
 
 
 def whole(states: dict[Any, Any]) -> dict[Any, dict[str, Any]]:
-    """Every DTensor gathered, in an order that is the same on all ranks."""
+    """Every DTensor put together, wherever its shards are: those of a state may be on the CPU beside a GPU's mesh."""
+    shards = {
+        (name, key): value
+        for name, state in states.items()
+        for key, value in state.items()
+        if isinstance(value, DTensor)
+    }
+    found = training.whole(shards)
     return {
-        name: {
-            key: value.full_tensor() if isinstance(value, DTensor) else value
-            for key, value in sorted(states[name].items())
-        }
-        for name in sorted(states, key=str)
+        name: {key: found.get((name, key), value) for key, value in state.items()} for name, state in states.items()
     }
 
 

@@ -15,7 +15,7 @@ from fsdp_compat import ShardingStrategy, optim_state_dict, optim_state_dict_to_
 from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of, tokens
-from tests.shim.training import POLICIES, weights_of
+from tests.shim.training import POLICIES, weights_here, weights_of
 
 
 def sharded(model: Model | None = None, **keywords: Any) -> Model:
@@ -75,7 +75,7 @@ def exported(rank: int, world_size: int, strategy: str) -> None:
         assert state["state"][name].keys() == expected.keys()
         for key, value in expected.items():
             assert type(state["state"][name][key]) is torch.Tensor
-            torch.testing.assert_close(state["state"][name][key], value, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(state["state"][name][key].cpu(), value.cpu(), rtol=1e-4, atol=1e-6)
     before = state["state"]["head.weight"]["exp_avg"].clone()
     step(model, optimizer, [rank], 3)
     assert torch.equal(before, state["state"]["head.weight"]["exp_avg"])
@@ -216,8 +216,8 @@ def built_first(rank: int, world_size: int, kind: str) -> None:
     assert held == set(model.parameters())
     assert set(ours.state) == held
     weights = weights_of(model)
-    for name, param in reference.named_parameters():
-        torch.testing.assert_close(weights[name], param.detach(), rtol=1e-4, atol=1e-5)
+    for name, weight in weights_here(reference).items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
     relink_optimizer(ours, model)
     assert {param for group in ours.param_groups for param in group["params"]} == held
 

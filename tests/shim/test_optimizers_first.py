@@ -14,7 +14,7 @@ import fsdp_compat
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import Model, build, loss_of
-from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, Outcome, assert_same, clean, quiet_fsdp1, weights_here, weights_of
 
 
 class Signs(torch.optim.Optimizer):
@@ -93,7 +93,7 @@ def trained(rank: int, world_size: int, face: str, maker: str, wrap: str, gather
         if face != "fsdp1":
             return Outcome(losses, [], weights_of(model))
         with FSDP1.summon_full_params(model):
-            return Outcome(losses, [], {clean(name): p.detach().cpu().clone() for name, p in model.named_parameters()})
+            return Outcome(losses, [], weights_here(model))
 
 
 @pytest.mark.parametrize("face", ["FSDP", "shard"])

@@ -32,7 +32,7 @@ from tests.shim.parallel import (
     train,
     train_unsharded,
 )
-from tests.shim.training import clean, quiet_fsdp1
+from tests.shim.training import clean, quiet_fsdp1, weights_here
 
 
 def float64(values: list[float]) -> torch.Tensor:
@@ -91,8 +91,8 @@ def against_fsdp1(rank: int, world_size: int, shape: tuple[int, ...], style: str
         torch.testing.assert_close(weight, their_weights[name], rtol=0, atol=rounding)
     reference, reference_losses, _ = train_unsharded(world_size // shape[-1])
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(reference_losses[rank // shape[-1]]))
-    for name, param in reference.named_parameters():
-        torch.testing.assert_close(weights[name], param.detach().double(), rtol=1e-4, atol=1e-5)
+    for name, weight in weights_here(reference).items():
+        torch.testing.assert_close(weights[name], weight.double(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def against_one_process(rank: int, world_size: int, shape: tuple[int, ...], styl
     losses, weights = trained(mesh, style, arguments(data_parallel(mesh), strategy))
     reference, reference_losses, _ = train_unsharded(world_size // shape[-1])
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(reference_losses[rank // shape[-1]]))
-    for name, param in reference.named_parameters():
-        torch.testing.assert_close(weights[name], param.detach().double(), rtol=1e-4, atol=1e-5)
+    for name, weight in weights_here(reference).items():
+        torch.testing.assert_close(weights[name], weight.double(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def clipped(rank: int, world_size: int, shape: tuple[int, ...], style: str, stra
     assert min(reference_norms) > 0.3
     torch.testing.assert_close(torch.tensor(norms), torch.tensor(reference_norms))
     weights = full(dict(model.named_parameters()))
-    for name, param in reference.named_parameters():
-        torch.testing.assert_close(weights[name], param.detach(), rtol=1e-4, atol=1e-5)
+    for name, weight in weights_here(reference).items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
     loss_of(model, rank // shape[-1], 9).backward()
     for data_rank in range(world_size // shape[-1]):
         (loss_of(reference, data_rank, 9) * shape[-1] / world_size).backward()
@@ -252,7 +252,7 @@ def test_tensor_parallelism_after_sharding_is_an_error(pool: Pool) -> None:
 def optimizer_first(rank: int, world_size: int, style: str, how: str) -> None:
     """Worker: an optimizer that has stepped on the tensor-parallel model goes on training it under FSDP."""
     mesh = build_mesh((2, 2))
-    models = [STYLES[style](Mlps(), mesh["tp"]) for _ in range(2)]
+    models = [STYLES[style](Mlps().to(DEVICE), mesh["tp"]) for _ in range(2)]
     optimizers = [optimizer_of(model) for model in models]
     for model, optimizer in zip(models, optimizers, strict=True):
         # The same data on all ranks, since nothing averages gradients yet.

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat import FSDP, MixedPrecision, ModuleWrapPolicy
 from fsdp_compat.torch_.versions import TORCH
-from tests.device import DEVICE
+from tests.device import DEVICE, KIND
 from tests.pool import Pool
 from tests.shim.gates import needs_torch
 from tests.shim.parallel import STYLES, Mlp, Mlps, full, loss_of, optimizer_of
@@ -103,14 +103,17 @@ def test_settings_train_as_fsdp1_around_tensor_parallelism(pool: Pool, setting: 
 
 
 def offloaded(rank: int, world_size: int) -> None:
-    """Worker: FSDP1 does not offload without an accelerator, so the shim is held against itself."""
+    """Worker: FSDP1 does not offload without an accelerator, so the shim is held against itself.
+
+    To the last digit where the optimizer stays on the CPU.
+    """
     mesh = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     losses = []
     for policy in (None, CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())):
         model = FSDP(model_for("", "sequence", mesh), device_mesh=mesh["dp"], device_id=DEVICE, cpu_offload=policy)
         losses.append(train(model, rank // 2, 2))
         assert isinstance(model.head.weight, DTensor)
-    assert losses[0] == losses[1]
+    torch.testing.assert_close(losses[1], losses[0], rtol=0.0 if KIND == "cpu" else 1e-5, atol=0.0)
 
 
 def test_offload_changes_no_number_around_tensor_parallelism(pool: Pool) -> None:

@@ -16,6 +16,7 @@ from tests.device import DEVICE
 from tests.pool import Pool
 from tests.shim.gates import needs_torch
 from tests.shim.parallel import HIDDEN, STYLES, Mlp, Mlps, full, loss_of, optimizer_of, train, train_unsharded
+from tests.shim.training import weights_here
 
 # As (replicate, shard, tp) or (dp, tp); None is a model without tensor parallelism on all ranks.
 Shape = tuple[int, ...] | None
@@ -67,8 +68,8 @@ def load(rank: int, world_size: int, directory: str, shape: Shape, style: str) -
     reference, reference_losses, _ = train_unsharded(2, steps=3)
     torch.testing.assert_close(losses, [reference_losses[data_rank(rank, shape)][2]])
     weights = full(dict(model.named_parameters()))
-    for name, param in reference.named_parameters():
-        torch.testing.assert_close(weights[name], param.detach(), rtol=1e-4, atol=1e-5)
+    for name, weight in weights_here(reference).items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
     return losses
 
 
@@ -109,7 +110,7 @@ def whole_states(rank: int, world_size: int, shape: tuple[int, ...], style: str)
     assert list(state["model"]) == list(reference.state_dict())
     for name, value in reference.state_dict().items():
         assert type(state["model"][name]) is torch.Tensor
-        torch.testing.assert_close(state["model"][name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(state["model"][name].cpu(), value.cpu(), rtol=1e-4, atol=1e-5)
         assert state["optimizer"]["state"][name]["exp_avg"].shape == value.shape
     other = build(shape, style, seed=1)
     other_optimizer = optimizer_of(other)
@@ -135,7 +136,7 @@ def test_full_states_are_whole_and_load(pool: Pool, shape: tuple[int, ...], styl
 
 def distributed(rank: int, world_size: int, shape: tuple[int, ...], style: str) -> None:
     """Worker: a full tensor distributed by torch to a parameter's mesh and placements is what that parameter loads."""
-    model, source = build(shape, style, seed=0, hidden=8), Mlps(8, seed=3)
+    model, source = build(shape, style, seed=0, hidden=8), Mlps(8, seed=3).to(DEVICE)
     mine = dict(model.named_parameters())
     state = {
         name: distribute_tensor(value, mine[name].device_mesh, mine[name].placements)
@@ -143,8 +144,9 @@ def distributed(rank: int, world_size: int, shape: tuple[int, ...], style: str) 
     }
     with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
         assert not model.load_state_dict(state).missing_keys
+    expected = weights_here(source)
     for name, value in full(dict(model.named_parameters())).items():
-        assert torch.equal(value, source.state_dict()[name]), name
+        assert torch.equal(value, expected[name]), name
     loss = loss_of(model, 0, 0)
     torch.testing.assert_close(loss, loss_of(source, 0, 0))
 

@@ -71,7 +71,7 @@ def sharded(*, prefetch: bool = True, twice: bool = False) -> Any:
 
 
 def inputs(rank: int, step: int) -> torch.Tensor:
-    return torch.randn(3, 5, generator=torch.Generator().manual_seed(100 * rank + step))
+    return torch.randn(3, 5, generator=torch.Generator().manual_seed(100 * rank + step)).to(DEVICE)
 
 
 @contextlib.contextmanager
@@ -167,7 +167,7 @@ def recomputed(rank: int, world_size: int, size: int, reentrant: bool) -> None:
         for step in range(3):
             with Collectives() as issued:
                 with early_gathers(model) as seen:
-                    output = model(inputs(rank, step).to(DEVICE).requires_grad_())
+                    output = model(inputs(rank, step).requires_grad_())
                 output.sum().backward()
             counts.append(dict(issued.counts))
         assert [asked for _, asked in seen] == ([[1], [2], [3], []] if prefetch else [[]] * 4)

@@ -17,7 +17,7 @@ import fsdp_compat
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
-from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_here, weights_of
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
@@ -54,7 +54,7 @@ def scaled(rank: int, world_size: int, implementation: str, optimizer_name: str)
         skipped.append(bool((before == after).all()))
     if implementation == "fsdp1":
         with FSDP1.summon_full_params(wrapped):
-            weights = {clean(name): param.detach().clone() for name, param in wrapped.named_parameters()}
+            weights = weights_here(wrapped)
     else:
         weights = weights_of(wrapped)
     return {"scales": scales, "skipped": skipped, "weights": weights, "state": scaler.state_dict()}

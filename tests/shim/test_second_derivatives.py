@@ -19,7 +19,7 @@ from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.sampling import pairwise
 from tests.shim.collectives import Collectives
-from tests.shim.training import clean, quiet_fsdp1, weights_of
+from tests.shim.training import quiet_fsdp1, weights_here, weights_of
 
 
 class Critic(nn.Module):
@@ -129,7 +129,7 @@ def trained(
                 group.is_unsharded for unit in fsdp_compat.fsdp_modules(model) for group in param_groups(unit)
             )
         return weights_of(model)
-    return {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+    return weights_here(model)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def in_another_order(rank: int, world_size: int, face: str, strategy: str) -> di
     if face == "shim":
         return weights_of(model)
     with FSDP1.summon_full_params(model):
-        return {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+        return weights_here(model)
 
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP"])

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 from fsdp_compat import FSDP, ModuleWrapPolicy, ShardingStrategy, fsdp_modules
 from tests.device import DEVICE
 from tests.pool import Pool
-from tests.shim.training import clean, quiet_fsdp1
+from tests.shim.training import quiet_fsdp1, weights_here
 
 WIDTH = 16
 
@@ -146,7 +146,7 @@ def trained(face: Any, rank: int, shape: str, frozen: bool, checkpoint: bool) ->
             optimizer.step()
             optimizer.zero_grad()
     with face.summon_full_params(model):
-        return {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+        return weights_here(model)
 
 
 def both(rank: int, world_size: int, shape: str, frozen: bool, checkpoint: bool) -> None:
@@ -193,7 +193,7 @@ def twice_in_one_backward(rank: int, world_size: int, strategy: ShardingStrategy
             optimizer.step()
             optimizer.zero_grad()
         with face.summon_full_params(model):
-            found.append({clean(n): p.detach().cpu().clone() for n, p in model.named_parameters()})
+            found.append(weights_here(model))
     assert [name for name in found[0] if not torch.equal(found[0][name], found[1][name])] == []
 
 
@@ -214,7 +214,7 @@ def raised(rank: int, world_size: int) -> None:
     model = FSDP(Whole(Failing()), device_id=DEVICE, use_orig_params=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ArithmeticError):
-        model(torch.full((2, WIDTH), torch.nan))
+        model(torch.full((2, WIDTH), torch.nan, device=DEVICE))
     for step in range(2):
         model(batch(rank, step)).mean().backward()
         assert all(isinstance(param, nn.Parameter) and param.grad is not None for param in model.parameters())

@@ -14,7 +14,7 @@ import fsdp_compat
 from tests.device import DEVICE, ranks
 from tests.pool import Pool
 from tests.shim.models import build, loss_of
-from tests.shim.training import POLICIES, clean, quiet_fsdp1, weights_of
+from tests.shim.training import POLICIES, quiet_fsdp1, weights_here, weights_of
 
 Make = Callable[..., torch.optim.Optimizer]
 
@@ -60,7 +60,7 @@ def stepped(rank: int, side: str, name: str, kernels: dict[str, bool], *, first:
     if side == "fsdp_compat":
         return losses, weights_of(model)
     with FSDP1.summon_full_params(model):
-        return losses, {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+        return losses, weights_here(model)
 
 
 def disagreements(rank: int, world_size: int, name: str, first: bool) -> list[str]:

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
 import fsdp_compat
 from tests.device import DEVICE
 from tests.pool import Pool
-from tests.shim.training import Outcome, assert_same, quiet_fsdp1, weights_of
+from tests.shim.training import Outcome, assert_same, quiet_fsdp1, weights_here, weights_of
 
 IMPLEMENTATIONS = ("fsdp1", "fsdp_compat")
 
@@ -71,10 +71,7 @@ def train(rank: int, world_size: int, implementation: str, branches: list[str], 
             weights = weights_of(model)
         else:
             with FSDP1.summon_full_params(model):
-                weights = {
-                    name.replace("_fsdp_wrapped_module.", ""): param.detach().clone()
-                    for name, param in model.named_parameters()
-                }
+                weights = weights_here(model)
     return Outcome(losses, [], weights)
 
 

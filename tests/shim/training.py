@@ -89,7 +89,7 @@ def train_fsdp1(rank: int, case: Case) -> Outcome:
         model = FSDP1(_initial(rank, case), **case.keywords())
         losses, norms = _train(model, rank, case, model.no_sync, model.clip_grad_norm_)
         with FSDP1.summon_full_params(model):
-            weights = {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+            weights = weights_here(model)
     return Outcome(losses, norms, weights)
 
 
@@ -149,7 +149,19 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return whole(dict(model.named_parameters()))
 
 
-def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def weights_here(model: nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters as this rank has them, on the CPU: of an unsharded model, or inside ``summon_full_params``."""
+    return {clean(name): param.detach().cpu().clone() for name, param in model.named_parameters()}
+
+
+def over_ranks(value: float) -> float:
+    """The sum of what each rank has. A collective."""
+    total = torch.tensor(value, dtype=torch.float64, device=DEVICE)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def whole(tensors: dict[Any, torch.Tensor]) -> dict[Any, torch.Tensor]:
     """The whole of each tensor, on the CPU, from what each rank holds. Does not use DTensor's own gathering."""
     local = {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
     parts: list[Any] = [None] * dist.get_world_size()
