@@ -22,6 +22,7 @@ from fsdp_migrate.commands.status import status
 from fsdp_migrate.commands.stopping import clear_up_when_stopped
 from fsdp_migrate.commands.suggesting import Suggesting
 from fsdp_migrate.commands.trace import trace
+from fsdp_migrate.commands.tune import tune
 from fsdp_migrate.commands.undo import undo
 from fsdp_migrate.commands.verify import verify
 from fsdp_migrate.commands.whole_migration import migrate
@@ -45,6 +46,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate trace -- torchrun ...   record what a run shows to rewrite
   fsdp-migrate verify -- torchrun ...  prove that your run trains the same
   fsdp-migrate preflight -- torchrun   look at the model before the first step
+  fsdp-migrate tune -- torchrun ...    predict time and memory of layouts
   fsdp-migrate checkpoint inspect DIR  show what it contains and how it loads
 """
 
@@ -73,6 +75,7 @@ cli.add_command(rules, "explain")
 cli.add_command(skill)
 cli.add_command(status)
 cli.add_command(trace)
+cli.add_command(tune)
 cli.add_command(undo)
 cli.add_command(verify)
 

@@ -36,6 +36,7 @@ NOT_RUN = {
     "fsdp-migrate status --trace": ("needs a trace; run by", "tests/trace/test_evidence.py"),
     "fsdp-migrate done": ("needs the id of a place; run by", "tests/command/test_next_done.py"),
     "fsdp-migrate preflight": ("trains; run by", "tests/verify/test_verify_command.py"),
+    "fsdp-migrate tune": ("trains; run by", "tests/tune/test_tune_command.py"),
     "fsdp-migrate rewrite --interactive": ("needs a terminal; run by", "tests/command/test_interactive.py"),
     "fsdp-migrate rewrite [PATH]...": ("a synopsis; its options are compared with the command's", "tests/test_docs.py"),
     "eval": ("sets up an interactive shell; run by", "tests/command/test_cli.py"),

@@ -105,7 +105,7 @@ def managed(model: TracedModel, layout: Layout) -> list[tuple[int, ...]]:
                 left += [child for child in model.modules[here].children if child not in tops]
         for module in seen:
             if owner.setdefault(module, number) != number:
-                raise InvalidLayout(f"{model.modules[module].name or 'the root'} lies in two units")
+                raise InvalidLayout(f"{model.modules[module].name or 'the root'} is in two units")
     found: list[list[int]] = [[] for _ in layout.units]
     for place, parameter in enumerate(model.parameters):
         owners = {owner[module] for module in parameter.places}

@@ -18,24 +18,34 @@ if TYPE_CHECKING:
 
 def run(command: tuple[str, ...], directory: Path, timeout: float | None, progress: Progress) -> list[dict[str, Any]]:
     """What rank 0 reports of each model. Raises :class:`CannotRun` with the reason."""
-    with tempfile.TemporaryDirectory(prefix="fsdp-migrate-preflight-") as work:
+    found: list[dict[str, Any]] = _run("preflight", command, directory, timeout, progress)
+    return found
+
+
+def timed(command: tuple[str, ...], directory: Path, timeout: float | None, progress: Progress) -> dict[str, Any]:
+    """Rank 0's first forward and backward, as ``fsdp_migrate.tune`` reads it. Raises :class:`CannotRun`."""
+    found: dict[str, Any] = _run("tune", command, directory, timeout, progress)
+    return found
+
+
+def _run(purpose: str, command: tuple[str, ...], directory: Path, timeout: float | None, progress: Progress) -> Any:
+    with tempfile.TemporaryDirectory(prefix=f"fsdp-migrate-{purpose}-") as work:
         out = Path(work, "found")
-        orders = Orders(str(out), preflight=True)
+        orders = Orders(str(out), preflight=purpose == "preflight", times=purpose == "tune")
         wanted = Run("up to the first step", command, directory, Path(work, "output.log"), orders)
-        launch(wanted, timeout, progress.begin("preflight", 1))
-        file = out / "preflight-0.json"
+        launch(wanted, timeout, progress.begin(purpose, 1))
+        file = out / f"{purpose}-0.json"
         if file.exists():
-            found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-            return found
-        raise CannotRun(_why(out))
+            return json.loads(file.read_text(encoding="utf-8"))
+        raise CannotRun(_why(out, purpose))
 
 
-def _why(out: Path) -> str:
+def _why(out: Path, purpose: str) -> str:
     for file in sorted(out.glob("rank-*.jsonl")):
         for line in file.read_text(encoding="utf-8").splitlines():
             event = json.loads(line)
             if event["kind"] == "failed":
-                return f"the preflight failed in the program:\n{event['reason']}"
+                return f"{purpose} failed in the program:\n{event['reason']}"
     return "the program ended without an optimizer step"
 
 

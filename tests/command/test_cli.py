@@ -226,6 +226,7 @@ def test_shells_can_complete_the_command(shell: str) -> None:
         ("verify", "--report"),
         ("verify", "run", "--", "torchrun"),
         ("preflight", "--", "torchrun"),
+        ("tune", "--", "torchrun"),
     ],
 )
 def test_paths_are_completed(words: tuple[str, ...]) -> None:
@@ -354,7 +355,8 @@ def test_diff_of_a_repository_elsewhere_is_relative_to_it(
 
 @pytest.mark.parametrize("words", [command.split() for command in (
     "", "check", "rewrite", "undo", "next", "done", "skill", "status", "rules", "verify", "verify run",
-    "verify record", "verify compare", "preflight", "lsp", "checkpoint", "checkpoint inspect", "checkpoint convert",
+    "verify record", "verify compare", "preflight", "tune", "lsp", "checkpoint", "checkpoint inspect",
+    "checkpoint convert",
 )], ids=" ".join)  # fmt: skip
 def test_help_fits_a_terminal_of_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -155,7 +155,7 @@ class Counts(TorchDispatchMode):
         self.gathered = self.both = 0
         units = [module for module in model.modules() if isinstance(module, FSDPModule)]
         self._groups = list({id(group): group for unit in units for group in param_groups(unit)}.values())
-        self._root = fsdp_state(units[0])
+        self._root = fsdp_state(units[0]) if units else None
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
@@ -182,9 +182,9 @@ class Counts(TorchDispatchMode):
             for param in group.fsdp_params
             for output in param.all_gather_outputs
         )
-        shared = self._root._comm_ctx
+        shared = self._root._comm_ctx if self._root is not None else None
         if not hasattr(shared, "all_gather_state"):
-            # Before the first forward.
+            # Before the first forward, or of FSDP1.
             return
         pending = [group._all_gather_result for group in self._groups if group._all_gather_result is not None]
         pending += [shared.all_gather_state.all_gather_result] if shared.all_gather_state is not None else []

@@ -11,14 +11,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .orders import Orders
+
 
 def look(
-    models: Sequence[nn.Module], optimizer: Optimizer, out: str, rank: int, sample: Sequence[torch.Tensor]
+    models: Sequence[nn.Module], optimizer: Optimizer, orders: Orders, rank: int, sample: Sequence[torch.Tensor]
 ) -> None:
-    """Write ``preflight-RANK.json`` to ``out``: text and plain values of each model that has run.
+    """If it was ordered, write ``preflight-RANK.json``: text and plain values of each model that has run.
 
     ``sample``: what the latest forward got. Of several models it is not said whose it is, so that they get none.
     """
+    if not orders.preflight:
+        return
     preflight = importlib.import_module("fsdp_compat").preflight
     # Gradients would keep torch from filling in the optimizer's state for the trial of a save.
     optimizer.zero_grad(set_to_none=True)
@@ -28,5 +32,5 @@ def look(
         stepped = any(id(param) in own for param in model.parameters()) or len(models) == 1
         report = preflight(model, optimizer if stepped else None, sample=sample if len(models) == 1 else None)
         found.append({"text": str(report), **report.as_dict()})
-    Path(out).mkdir(parents=True, exist_ok=True)
-    Path(out, f"preflight-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    Path(orders.out).mkdir(parents=True, exist_ok=True)
+    Path(orders.out, f"preflight-{rank}.json").write_text(json.dumps(found), encoding="utf-8")

@@ -19,6 +19,7 @@ class Orders:
     parameters by up to so much of the greatest of them, from the step ``rounds_from`` on. Both are to measure what
     rounding does.
     ``preflight``: look at the model before the first optimizer step, and stop there.
+    ``times``: record the first forward and backward for ``tune``, and stop before the first optimizer step.
     ``saves``: end the program only as the step after the last one begins, when what it saves after its step is written.
     ``keeps``: keep what goes into each module in the first step. ``feed``: the folder of a run that kept it, whose
     modules' inputs this run's get in place of their own. Both need ``deep``.
@@ -35,6 +36,7 @@ class Orders:
     rounding: dict[str, float] = field(default_factory=dict)
     rounds_from: int = 0
     preflight: bool = False
+    times: bool = False
     saves: bool = False
     keeps: bool = False
     feed: str | None = None

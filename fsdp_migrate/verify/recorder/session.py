@@ -28,6 +28,7 @@ from .orders import Orders
 from .parts import local_of, rank
 from .states import Optimizers
 from .steps import Steps
+from .stopwatch import Stopwatch
 from .surroundings import generator, layout, loaded_files, peak, start
 from .values import Values
 from .writer import Writer
@@ -55,9 +56,8 @@ class Session:
         self._pending: dict[str, Any] = {}
         self._grads: dict[str, Any] = {}
         self._sample: list[torch.Tensor] = []
-        self._rounded = 0
-        self.spent = 0.0
-        self.is_on = True
+        self._stopwatch = Stopwatch(orders)
+        self._rounded, self.spent, self.is_on = 0, 0.0, True
         self._clear()
 
     def listen(self) -> None:
@@ -109,6 +109,7 @@ class Session:
         self._handles.append(handle)
         if self._orders.deep:
             self._deep.append(Deep(module, number, self._values, self._orders))
+        self._stopwatch.begin(module)
         self.on_forward(module, args, kwargs)
 
     @guarded
@@ -182,9 +183,10 @@ class Session:
         trace = self._optimizers.trace(optimizer)
         if trace.depth > 1:
             return
-        if self._orders.preflight:
+        if self._orders.preflight or self._orders.times:
             self.is_on = False
-            look(self._roots, optimizer, self._orders.out, rank(), self._sample)
+            self._stopwatch.write(optimizer, rank())
+            look(self._roots, optimizer, self._orders, rank(), self._sample)
             leave()
         if not trace.began:
             trace.began = True

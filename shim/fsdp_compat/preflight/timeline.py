@@ -73,9 +73,11 @@ class Timeline:
             handle.remove()
         self._handles.clear()
 
-    def enter_root(self) -> None:
-        """The forward of the root has begun, and its hooks were set too late to see it."""
-        self._enter(0)
+    def begin(self, called: nn.Module) -> None:
+        """Start in the forward of ``called``, whose hooks of this kind are set too late to see it begin."""
+        self.__enter__()
+        if called is self.modules[0][1]:
+            self._enter(0)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as ``fsdp_migrate.tune`` reads them."""

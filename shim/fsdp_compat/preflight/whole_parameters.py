@@ -58,7 +58,8 @@ def whole_parameters(model: nn.Module, modules: Sequence[tuple[str, nn.Module]])
                 covered |= set(entry[4])
     for place, (_, module) in enumerate(modules):
         for name, parameter in module._parameters.items():
-            if parameter is not None and (place, name) not in covered:
+            # FSDP1 registers its flat parameter there, too.
+            if parameter is not None and name != "_flat_param" and (place, name) not in covered:
                 entry = (tuple(parameter.shape), parameter.dtype, parameter.requires_grad, parameter, [(place, name)])
                 found.setdefault(id(parameter), (*entry[:4], []))[4].append((place, name))
     return [

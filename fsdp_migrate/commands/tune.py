@@ -1,0 +1,84 @@
+"""The command ``tune``; as in :mod:`fsdp_migrate.cli`, what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from fsdp_migrate.commands.options import complete_files
+
+_HELP = """Predict what other layouts of FSDP2 would cost, before a step is made.
+
+COMMAND is how you start the training, torchrun included. It runs as it is
+through one forward and backward, with nothing of the program changed. From what
+that shows, gathers, bytes, memory and seconds of each layout are worked out: of
+the program's own, of one unit for each block, of embedding and head as units,
+of no resharding after the forward, of hybrid meshes. Printed are all of them,
+the fastest that fits first, what each is good for, and the code of the best.
+
+No layout changes a loss in fp32, unless its line says that gradients are summed
+in another order.
+
+\b
+  fsdp-migrate tune -- torchrun --nproc-per-node 2 train.py
+  fsdp-migrate tune --ranks 64 --machine h100-sxm -- torchrun ...
+  fsdp-migrate tune --memory 40 -- torchrun ...  what fits into 40 GiB
+  fsdp-migrate tune --show "one unit" -- torchrun ...  its code
+
+\b
+Exit code:
+  0  the program's layout is the best
+  1  another one is, or none fits
+  2  it could not run
+"""
+
+
+@click.command(help=_HELP, short_help="Predict time and memory of other layouts.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
+@click.option("--memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB", help="What a rank may use.")
+@click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Plan for so many, not those that run.")
+@click.option("--machine", "wanted", metavar="NAME", help="A known machine, or a TOML file. [default: by the device]")
+@click.option("--show", metavar="LAYOUT", help="Print the code of this layout.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
+def tune(
+    command: tuple[str, ...],
+    memory: float | None,
+    ranks: int | None,
+    wanted: str | None,
+    show: str | None,
+    form: str,
+    timeout: float | None,
+) -> int:
+    from fsdp_migrate.tune import tuning_text
+    from fsdp_migrate.tune.machine import BadMachine, machine
+    from fsdp_migrate.tune.present import present
+    from fsdp_migrate.tune.ranking import ranking
+    from fsdp_migrate.verify.first_step import timed
+    from fsdp_migrate.verify.report.runs_progress import shown
+    from fsdp_migrate.verify.runs.launch import CannotRun
+
+    try:
+        # Before the program runs, which takes long.
+        given = machine(wanted) if wanted else None
+        with shown() as progress:
+            values = timed(command, Path.cwd(), timeout, progress)
+        found = present(values, ranks)
+        here = given or machine(found.machine or "h100-sxm")
+    except (CannotRun, BadMachine, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    limit = round(memory * 2**30) if memory else here.memory
+    order = ranking(found, here, limit)
+    chosen = order.best if order.best is not order.now else None
+    if show is not None:
+        chosen = next((row for row in order.ranked if row.name == show), None)
+        if chosen is None:
+            raise click.ClickException(f"no layout is called {show!r}: {', '.join(row.name for row in order.ranked)}")
+    if form == "json":
+        click.echo(json.dumps(tuning_text.plain(order, found, here, limit, chosen), indent=2))
+    else:
+        for line in tuning_text.lines(order, found, here, limit, chosen):
+            click.echo(line)
+    return int(order.best is not order.now)

@@ -1,0 +1,79 @@
+"""The recorded program: its model, the layout that it has now, and the machine that it may be meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsdp_migrate.tune.sharding_layout import Layout, Unit
+from fsdp_migrate.tune.traced_model import Event, TracedModel, traced
+
+#: What a device's name contains, and the machine that has it.
+_DEVICES = {"H200": "h200-sxm", "H100": "h100-sxm", "A100": "a100-80gb-sxm", "L40S": "l40s-pcie", "cpu": "cpu-gloo"}
+
+
+@dataclass(frozen=True)
+class Present:
+    """``kind``: "FSDP1", "FSDP2", or "plain" for a model that is not sharded. ``device``: its name, or "cpu"."""
+
+    model: TracedModel
+    layout: Layout
+    kind: str
+    device: str
+
+    @property
+    def machine(self) -> str | None:
+        """The known machine that has this device, if there is one."""
+        return next((name for part, name in _DEVICES.items() if part in self.device), None)
+
+
+def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
+    """What the recorder wrote. ``ranks``: plan for so many, with as many replicas where there are some.
+
+    :raises ValueError: ``ranks`` cannot be divided by the shards of the present layout.
+    """
+    model, now = traced(values), values["layout"]
+    if now["kind"] == "FSDP1":
+        model = replace(model, events=tuple(_without_frozen(model)))
+    layout = Layout(
+        "now",
+        tuple(Unit(tuple(places), reshard) for places, reshard in now["units"]),
+        now["shards"],
+        now["replicas"],
+        now["param_dtype"],
+        now["reduce_dtype"],
+        microbatches=model.microbatches,
+    )
+    if ranks is not None and ranks != layout.ranks:
+        layout = _scaled(layout, ranks)
+    return Present(model, layout, now["kind"], values["device"])
+
+
+def _without_frozen(model: TracedModel) -> Iterator[Event]:
+    """The events, without backwards of what runs before any trained parameter is used.
+
+    FSDP1 has them, if a frozen parameter is in one flat parameter with a trained one; FSDP2 and a plain model do not.
+    """
+    trained = {place for parameter in model.parameters if parameter.trained for place in parameter.places}
+    began = False
+    #: Of each call, whether one was used before it began, and before it ended.
+    inputs: dict[int, bool] = {}
+    outputs: dict[int, bool] = {}
+    for event in model.events:
+        if event.kind == "enter":
+            inputs[event.call] = began
+            began = began or event.subject in trained
+        elif event.kind in ("exit", "stop"):
+            outputs[event.call] = began
+        calls = {"before": outputs, "after": inputs}.get(event.kind, {})
+        if calls.get(event.call, True):
+            yield event
+
+
+def _scaled(layout: Layout, ranks: int) -> Layout:
+    if layout.replicas == 1:
+        return replace(layout, shards=ranks)
+    if ranks % layout.shards:
+        raise ValueError(f"{ranks} ranks cannot be divided into replicas of {layout.shards} shards")
+    return replace(layout, replicas=ranks // layout.shards)

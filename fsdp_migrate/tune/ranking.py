@@ -1,0 +1,57 @@
+"""Proposals by what they cost on a machine, the fastest that fits first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsdp_migrate.tune.machine import Machine
+from fsdp_migrate.tune.present import Present
+from fsdp_migrate.tune.proposals import Proposal, proposals
+from fsdp_migrate.tune.schedule import Schedule, schedule
+
+#: A prediction that is better by less than this is no reason to change anything.
+WORTH = 0.02
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A proposal with its schedule, and whether it fits into the memory."""
+
+    proposal: Proposal
+    schedule: Schedule
+    fits: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the layout."""
+        return self.proposal.layout.name
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """``now``: what the program does. ``best``: what it should do, None if nothing fits. ``ranked``: best first."""
+
+    now: Ranked
+    best: Ranked | None
+    ranked: tuple[Ranked, ...]
+
+
+def ranking(found: Present, machine: Machine, memory: int) -> Ranking:
+    """All proposals, those that fit into ``memory`` bytes by their predicted seconds, then the others by their memory.
+
+    What the program does remains the best where nothing is faster, or smaller if it does not fit, by :data:`WORTH`.
+    """
+    rows = []
+    for proposal in proposals(found.model, found.layout, machine.node):
+        plan = schedule(found.model, proposal.layout, machine)
+        rows.append(Ranked(proposal, plan, plan.memory <= memory))
+    now = rows[0]
+    order = sorted(rows, key=lambda row: (not row.fits, _cost(row), row.schedule.memory))
+    best = order[0] if order[0].fits else None
+    if best is not None and now.fits and _cost(now) <= _cost(best) * (1 + WORTH):
+        best = now
+    return Ranking(now, best, tuple(order))
+
+
+def _cost(row: Ranked) -> float:
+    return row.schedule.times.step if row.fits else float(row.schedule.memory)

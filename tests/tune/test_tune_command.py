@@ -1,0 +1,103 @@
+"""``tune`` by the command: a program runs through one step, and layouts are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import main
+from fsdp_migrate.tune.machine import BadMachine, known, machine
+from tests.forked import PYTHON
+from tests.verify.test_preflight_compare import PROGRAM
+from tests.verify.test_verify_command import TORCHRUN
+
+COMMAND = ("--", PYTHON, *TORCHRUN[1:], "train.py")
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    file = tmp_path / "train.py"
+    file.write_text(PROGRAM, encoding="utf-8")
+    return file
+
+
+def test_layouts_of_a_program_under_fsdp1_are_printed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["tune", "--show", "whole after forward", *COMMAND])
+    out, err = capsys.readouterr()
+    assert (code, err) == (1, "")
+    assert out.startswith("FSDP1 on 2 ranks, planned for cpu-gloo with 16.0 GiB for each rank\n")
+    # Two blocks are gathered twice, the root once; FSDP2 pads each parameter to an even count of rows.
+    assert "\nnow                                              5         3        0  4.0 KiB     792 B" in out
+    assert out.endswith("""
+# whole after forward
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+fsdp = {"mesh": init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))}
+for unit in model[0:2]:
+    fully_shard(unit, reshard_after_forward=False, **fsdp)
+fully_shard(model, **fsdp)
+""")
+
+
+def test_layouts_for_other_ranks_and_machines_as_json(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["tune", "--ranks", "32", "--machine", "a100-80gb-sxm", "--format", "json", *COMMAND])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert (found["ranks"], found["machine"], found["kind"]) == (32, "a100-80gb-sxm", "FSDP1")
+    layouts = {layout["name"]: layout for layout in found["layouts"]}
+    # Replicas of one node each, and units that stay sharded over one: sums in another order, and none.
+    assert (layouts["blocks, 4 x 8 ranks"]["shards"], layouts["blocks, 4 x 8 ranks"]["replicas"]) == (8, 4)
+    assert layouts["blocks, 4 x 8 ranks"]["sums_in_another_order"]
+    assert not layouts["kept over 8"]["sums_in_another_order"]
+    assert found["best"] in layouts
+    assert found["code"]
+
+
+def test_what_fits_into_little_memory(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--memory", "0.000001", *COMMAND]) == 1
+    assert "\nnothing fits: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--machine", "abacus"), "abacus is neither a file nor one of h100-sxm"),
+        (("--show", "nothing"), "no layout is called 'nothing': "),
+        (("--timeout", "0.01"), "did not end within 0.01 seconds"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    program: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert main(["tune", *options, *COMMAND]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_machines_come_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "ours.toml"
+    file.write_text(
+        "[ours]\nflops = { bfloat16 = 1e14 }\nmemory_gib = 24\nranks_per_node = 4\n"
+        "inside = { bandwidth = 1e10, latency = 1e-5 }\n"
+    )
+    ours = machine(str(file))
+    assert (ours.name, ours.memory, ours.between) == ("ours", 24 * 2**30, ours.inside)
+    assert ours.seconds("gather", 4 * 10**9, 4, spread=False) == pytest.approx(0.3 + 1e-5)
+    assert ours.seconds("reduction", 4 * 10**9, 4, spread=False) == pytest.approx(0.6 + 1e-5)
+    for text, message in (
+        ("[ours]\nflops = {}\n", "inside is missing"),
+        ("[ours", "is not a machine file"),
+        ("", "has no machine"),
+        ("[ours]\ninside = { speed = 1 }\n", "is not a machine file"),
+    ):
+        file.write_text(text)
+        with pytest.raises(BadMachine, match=message):
+            machine(str(file))
+
+
+def test_known_machines_say_what_they_were_taken_from() -> None:
+    assert all(each.source and each.memory and each.flops for each in known().values())
