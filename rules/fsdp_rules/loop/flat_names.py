@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.name_surgery import PREFIX
 from fsdp_rules.model.flattened import flattened
+from fsdp_rules.model.member_names import names_of
 from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
@@ -123,10 +124,13 @@ def _is_whole(node: cst.CSTNode) -> bool:
 
 
 def _named(name: cst.Name, file: File) -> cst.Name | None:
-    """The parameter that ``name`` comes with, where the loop around gives both and reads the parameter."""
-    for loop in loops_around(name, file):
-        pair = _pair(loop.target)
-        if pair is not None and pair[0].value == name.value:
+    """The parameter that ``name`` comes with, where the loop that gives both reads the parameter."""
+    around = [loop for loop in loops_around(name, file) if (pair := _pair(loop.target)) and pair[0].value == name.value]
+    # A function may be given the name alone.
+    given = [file.parent(one.call) for one in names_of(name, file) if one.call is not None] if not around else []
+    for loop in (*around, *given):
+        pair = _pair(loop.target) if isinstance(loop, cst.For | cst.CompFor) else None
+        if loop is not None and pair is not None:
             whole = next(one for one in (loop, *file.ancestors(loop)) if not isinstance(one, cst.CompFor))
             read = sum(one.value == pair[1].value for one in file.inside(whole, cst.Name))
             return pair[1] if read > 1 else None

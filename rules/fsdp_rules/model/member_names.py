@@ -19,12 +19,13 @@ from fsdp_rules.project.value_facts import NameSource, Position
 class Named(NamedTuple):
     """What a name was given by: ``model``, None in another file, and how sure it is that FSDP1's have prefixes.
 
-    ``is_gathered``: while full parameters were gathered, which takes the prefixes of the wrapper itself off.
+    ``call`` is what gave it, None in another file. ``is_gathered``: while full parameters were gathered, which takes the prefixes of the wrapper itself off.
     """
 
     model: cst.BaseExpression | None
     held: Certainty
     is_gathered: bool
+    call: cst.Call | None = None
 
 
 def prefixed(node: cst.BaseExpression, file: File) -> Named | None:
@@ -62,7 +63,7 @@ def _named(
         call = _calls(file.module, file).get(source.position) if source.path == file.path else None
         model = call.func.value if call is not None and isinstance(call.func, cst.Attribute) else None
         is_gathered = source.is_gathered or (call is not None and is_summoned(call, file))
-        yield Named(model, _held(model, source.is_sharded, file), is_gathered)
+        yield Named(model, _held(model, source.is_sharded, file), is_gathered, call)
 
 
 def _held(model: cst.BaseExpression | None, is_sharded: bool, file: File) -> Certainty:

@@ -1,21 +1,31 @@
-"""Optimizers of the tree whose ``step`` takes no closure, which torch gives it where it makes their states."""
+"""Optimizers that torch's step, by which it makes their states, does not fit: it gives a closure, and runs hooks."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from fsdp_rules.ir.operations import At, Body, Define
+from fsdp_rules.ir.operations import At, Body, Define, GetAttribute
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.interpreter import Interpreter
+
+_HOOKS = frozenset({"register_step_pre_hook", "register_step_post_hook"})
 
 
 def without_closure(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of expressions that may be such an optimizer."""
     found: dict[str, set[At]] = defaultdict(set)
+    hooked = {
+        each
+        for frame in machine.frames
+        for one in frame.body.operations
+        if isinstance(one, GetAttribute) and one.name in _HOOKS
+        for each in machine.store.of(frame.base + one.of)
+        if each.kind in (Kind.OPTIMIZER, Kind.INSTANCE)
+    }
     for frame in machine.frames:
         for at, value in frame.body.uses:
-            if any(_takes_none(one) for one in machine.store.of(frame.base + value)):
+            if any(one in hooked or _takes_none(one) for one in machine.store.of(frame.base + value)):
                 found[frame.body.path].add(at)
     return found
 

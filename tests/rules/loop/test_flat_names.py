@@ -110,3 +110,22 @@ def test_a_modules_own_names_are_the_same_in_both() -> None:
     )
     assert [found.rule for found in findings(ORIGINAL + use) if found.line == 5] == []
     assert said(FLAT + use) == [(5, "manual")]
+
+
+HANDED = """
+def is_late(label, pattern="layer"):
+    return pattern in label
+
+def groups(model):
+    late = [p for n, p in model.named_parameters() if is_late(n)]
+    return late, [n for n, _ in model.named_buffers() if is_late(n)]
+
+groups(model)
+"""
+
+
+def test_a_name_that_a_function_is_given() -> None:
+    assert said(FLAT + HANDED) == [(5, "manual")]
+    assert said(ORIGINAL + HANDED) == []
+    # No parameter is chosen by these.
+    assert said(FLAT + HANDED.replace("p for n, p", "n for n, p")) == []

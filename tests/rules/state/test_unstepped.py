@@ -129,3 +129,28 @@ def test_what_a_checkpoint_is_loaded_into_is_the_state_that_torch_makes(given: s
     result = rewrite(LOADED.format(given=given).encode())
     assert isinstance(result, Changed)
     assert "get_optimizer_state_dict(model, optimizer)" in result.source.decode()
+
+
+HOOKED = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+def watch(optimizer):
+    optimizer.{register}(lambda *given: print(given))
+
+def resume(net, path):
+    model = FSDP(net, use_orig_params=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    watch(optimizer)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        state = FSDP.optim_state_dict_to_load(model, optimizer, torch.load(path))
+    optimizer.load_state_dict(state)
+"""
+
+
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook", "register_state_dict_pre_hook"])
+def test_hooks_of_a_step_see_none_that_torch_makes(register: str) -> None:
+    result = rewrite(HOOKED.format(register=register).encode())
+    assert isinstance(result, Changed)
+    helper = b"fsdp_compat.optim_state_dict_to_load(model, optimizer, torch.load(path))"
+    assert (helper in result.source) == ("step" in register)
