@@ -12,7 +12,7 @@ from fsdp_rules.loop._plain_tensors import added_plain, plain_tensor
 from fsdp_rules.model.flowing import is_kept_part
 from fsdp_rules.model.parameters import NAMES, sharded_gradient, sharded_parameter
 from fsdp_rules.model.sharded import sharded_owner, sharded_part
-from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.summoned import is_summoned, is_written_back
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -27,6 +27,11 @@ IN_PLACE = (
     "from a DTensor with the same placements (parameter.data.copy_(x))"
 )
 ITSELF = "assign the gradient itself (parameter.grad = x), which FSDP2 takes from a DTensor with the same placements"
+FORGOTTEN = "FSDP1 drops this when summon_full_params ends, and FSDP2 keeps it"
+BEFORE = (
+    "to keep the numbers, remove the line. To get what was meant, keep it (under FSDP1, copy into the parameter: "
+    "parameter.data.copy_(x))"
+)
 NOTHING = "assigning to .data of a sharded FSDP2 {what} silently changes nothing"
 
 
@@ -36,7 +41,9 @@ class ParameterData(Rule):
     FSDP1's parameters are plain tensors, and the units read the new values at their next forward. Under FSDP2 a
     parameter is a DTensor: the assignment raises no error, and neither its values nor its dtype change. It works as
     before on a model that is not sharded yet, and in-place changes (`parameter.data.mul_(x)`) work on both. So it is
-    with a gradient: `parameter.grad.data = x` changes nothing, `parameter.grad = x` does.
+    with a gradient: `parameter.grad.data = x` changes nothing, `parameter.grad = x` does. Inside of
+    `summon_full_params` it is the other way round: FSDP1 writes back what its own tensor holds, and so drops another
+    one (`parameter.data = x`, `layer.weight = nn.Parameter(x)`), which FSDP2 keeps.
     """
 
     id = "FSDP217"
@@ -74,7 +81,8 @@ def decay(model, rate):
                 node, added_plain(node, file), f"{file.code(node.target)} {file.code(node.operator).strip()}", file
             )
         assigned = _assigned(node)
-        if assigned is None or is_summoned(node, file) or _is_itself(node, file):
+        gathered = is_summoned(node, file)
+        if assigned is None or _is_itself(node, file) or (gathered and not is_written_back(node, file)):
             return
         owner, attribute = assigned
         if attribute in NAMES:
@@ -82,9 +90,12 @@ def decay(model, rate):
             changes = f"{attribute} is a sharded parameter, and FSDP2 still uses the one that this replaces"
         elif (held := sharded_gradient(owner, file)) is not Certainty.NO:
             changes, advice = NOTHING.format(what="gradient"), ITSELF
+            held = Certainty.NO if gathered else held
         else:
             held, advice = max(sharded_parameter(owner, file), _owner(owner, file)), IN_PLACE
             changes = NOTHING.format(what="parameter")
+        if gathered:
+            changes, advice = FORGOTTEN, BEFORE
         if held is Certainty.NO or (held is Certainty.MAYBE and _shards_itself(node, file)):
             return
         yield Diagnosis(

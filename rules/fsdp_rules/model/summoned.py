@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
+from fsdp_rules.file.expressions import bind, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
 from fsdp_rules.model.flowing import gathers_in_function
@@ -13,10 +16,22 @@ SUMMON = "summon_full_params"
 
 def is_summoned(node: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` stands in a ``with`` that gathers full parameters, also by a name or a function."""
-    return (SUMMON in file.text or file.path in file.project.values.gathering) and any(
-        isinstance(ancestor, cst.With) and any(_summons(item.item, file) for item in ancestor.items)
-        for ancestor in file.ancestors(node)
-    )
+    return next(_summoning(node, file), None) is not None
+
+
+def is_written_back(node: cst.CSTNode, file: File) -> bool:
+    """Whether the innermost such ``with`` around ``node`` may write into the shards what was written inside."""
+    item = next(_summoning(node, file), None)
+    given = bind(item, ("module", "recurse", "writeback")) if isinstance(item, cst.Call) else None
+    return item is not None and literal_bool((given or {}).get("writeback")) is not False
+
+
+def _summoning(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:
+    """What gathers full parameters around ``node``, from the inside out."""
+    if SUMMON in file.text or file.path in file.project.values.gathering:
+        for ancestor in file.ancestors(node):
+            if isinstance(ancestor, cst.With):
+                yield from (item.item for item in ancestor.items if _summons(item.item, file))
 
 
 def _summons(item: cst.BaseExpression, file: File) -> bool:

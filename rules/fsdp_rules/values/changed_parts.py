@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fsdp_rules.ir.operations import At, Bind, Body, Call, Define, Free, GetAttribute, SetAttribute, SetItem
+from fsdp_rules.ir.operations import At, Bind, Body, Call, Define, Free, Gathered, GetAttribute, SetAttribute, SetItem
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Class, Frame
 from fsdp_rules.values.interpreter import Interpreter
@@ -65,10 +65,11 @@ def _own_data(body: Body) -> Iterator[int]:
     """What is assigned to the ``data`` of a tensor that it is itself."""
     changed = [one for one in body.operations if isinstance(one, SetAttribute) and one.name == "data"]
     made = {one.to: one for one in body.operations if isinstance(one, GetAttribute | Call)} if changed else {}
+    gathered = {one.to: one.of for one in body.operations if isinstance(one, Gathered)}
 
     def tensor(value: int) -> tuple[int, list[str]]:
         names = []
-        while (one := made.get(value)) is not None:
+        while (one := made.get(value := gathered.get(value, value))) is not None:
             method = made.get(one.of) if isinstance(one, Call) else one
             if not isinstance(method, GetAttribute) or (method is not one and not _IN_PLACE.search(method.name)):
                 break

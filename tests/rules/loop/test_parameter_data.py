@@ -37,8 +37,12 @@ def test_a_wrapped_model(body: str) -> None:
         "    model = FSDP(model)\n    for p in model.parameters():\n        p.data.mul_(2)\n",
         "    model = FSDP(model)\n    for p in teacher.parameters():\n        p.data = p.data.half()\n",
         "    model = FSDP(model)\n    batch.data = 1\n",
-        "    model = FSDP(model)\n    with FSDP.summon_full_params(model):\n"
+        "    model = FSDP(model)\n    with FSDP.summon_full_params(model, writeback=False):\n"
         "        for p in model.parameters():\n            p.data = p.data.half()\n",
+        "    model = FSDP(model)\n    with FSDP.summon_full_params(model):\n"
+        "        for p in model.parameters():\n            p.data = p.data.mul_(2)\n",
+        "    model = FSDP(model)\n    with FSDP.summon_full_params(model, with_grads=True):\n"
+        "        for p in model.parameters():\n            p.grad.data = p.grad.data * 2\n",
     ],
 )
 def test_what_works_as_before(body: str) -> None:
@@ -155,3 +159,17 @@ def test_the_groups_of_an_own_optimizer(base: str, init: str, to: str) -> None:
     assert (entry.line, entry.level.value) == (own.count("\n"), "manual")
     plain = f"{HEAD}from example import SAM\n\nmodel = FSDP(model)\nopt = SAM(other.parameters(), torch.optim.SGD)\n"
     assert found(own, main=plain) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "        for p in model.parameters():\n            p.data = p.data.half()\n",
+        "        for layer in model.layers:\n            layer.weight = torch.nn.Parameter(layer.weight * 2)\n",
+        "        for layer in model.module.layers:\n            layer.weight = 2 * layer.weight\n",
+    ],
+)
+def test_what_fsdp1_drops_with_the_gathered_parameters(body: str) -> None:
+    source = f"{HEAD}def load(model):\n    model = FSDP(model)\n    with FSDP.summon_full_params(model):\n{body}"
+    (finding,) = [one for one in findings(source) if one.rule == "FSDP217"]
+    assert "FSDP1 drops this when summon_full_params ends" in finding.message
