@@ -165,3 +165,24 @@ def test_another_model_was_wrapped_by_the_same_function() -> None:
     assert len(said("net = shard(net)\noptimizer = torch.optim.SGD(critic.parameters())\ncritic = shard(critic)")) == 1
     both = "optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()])"
     assert len(said(f"net = shard(net)\n{both}\ncritic = shard(critic)")) == 1
+
+
+TWICE = """
+import torch
+from parallel import shard
+
+def build(kind, net):
+    return shard(net) if kind else net
+
+def main(kind, net, train):
+    model = build(kind, net)
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer)
+    model = build(kind, net)
+    optimizer = torch.optim.Adam(model.parameters())
+    train(model, optimizer)
+"""
+
+
+def test_what_a_function_wraps_again_was_wrapped_before() -> None:
+    assert not [one for one in findings(TWICE, parallel=PARALLEL) if one.rule == "FSDP117" and "kind" in one.message]

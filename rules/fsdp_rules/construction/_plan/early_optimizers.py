@@ -132,9 +132,7 @@ def _speaks(call: cst.Call, anchor: cst.CSTNode, wraps: list[tuple[cst.Call, cst
 def _passes_on(call: cst.Call, models: Iterable[str], built: cst.Assign, calls: list[cst.Call], file: File) -> bool:
     """Whether ``call``, of a function of the project, gets a model that was wrapped above the optimizer already."""
     return file.fsdp1(call.func) not in WRAPPERS and any(
-        file.fsdp1(one.func) in WRAPPERS
-        and file.span(one) < file.span(built)
-        and not {dotted(module) for module in _modules(one, file)}.isdisjoint(models)
+        file.span(one) < file.span(built) and not {dotted(module) for module in _modules(one, file)}.isdisjoint(models)
         for one in calls
     )
 
