@@ -19,7 +19,8 @@ from fsdp_rules.project.value_facts import NameSource, Position
 class Named(NamedTuple):
     """What a name was given by: ``model``, None in another file, and how sure it is that FSDP1's have prefixes.
 
-    ``call`` is what gave it, None in another file. ``is_gathered``: while full parameters were gathered, which takes the prefixes of the wrapper itself off.
+    ``call`` is what gave it, None in another file.
+    ``is_gathered``: while full parameters were gathered, which takes the prefixes of the wrapper itself off.
     """
 
     model: cst.BaseExpression | None

@@ -19,7 +19,10 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
 COUNTS = "FSDP1 counts on the steps in this state, which may be loaded or saved again; FSDP2's copy leaves it as it is"
-ADVICE = "keep the rewrite if the state is meant to be as it was taken, and expect other losses after a second load"
+ADVICE = (
+    "to keep the numbers, load it by fsdp_compat.optim_state_dict_to_load. To keep the state as it was taken, keep the "
+    "rewrite"
+)
 
 
 class OptimStateDictToLoad(Rule):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.ir.operations import At, Body, Call, SetAttribute
+from fsdp_rules.ir.operations import At, Body, Call, GetItem, SetAttribute
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
@@ -37,7 +37,7 @@ def counted_states(machine: Interpreter) -> dict[str, set[At]]:
     again = {one for frame in machine.frames for one in _kept(frame, machine)} & holders.keys()
     loading = _callers({frame.body for frame, _ in loads}, calls, machine)
     for frame in machine.frames:
-        again |= _read_again(frame, loading, holders.keys(), names, machine)
+        again |= _read_again(frame, loading, holders, names, machine)
     states = {state for one in again for state in holders[one]}
     made = {(frame.body.path, one.at): names[frame, one.of] for frame, one in calls}
     found: dict[str, set[At]] = defaultdict(set)
@@ -94,20 +94,24 @@ def _callers(bodies: set[Body], calls: list[tuple[Frame, Call]], machine: Interp
 def _read_again(
     frame: Frame,
     loading: set[Body],
-    states: Set[Obj],
+    holders: Mapping[Obj, Set[Obj]],
     names: dict[tuple[Frame, int], set[str]],
     machine: Interpreter,
 ) -> set[Obj]:
-    """What ``frame`` gives to a call that loads it, and to one after that, or a round later."""
+    """What ``frame`` gives to a call that loads it, and to one after that, or a round later, or takes a part of."""
     found: set[Obj] = set()
     loaded: set[Obj] = set()
     for place, one in enumerate(frame.body.operations):
+        if isinstance(one, GetItem):
+            found.update(
+                held for held in machine.store.of(frame.base + one.of) if held in loaded & holders.get(held, set())
+            )
         if not isinstance(one, Call) or any(table("functions").get(name) == "nothing" for name in names[frame, one.of]):
             continue
-        held = {each for value in _given(one) for each in machine.store.of(frame.base + value) if each in states}
-        found |= held & loaded
+        held = {each for value in _given(one) for each in machine.store.of(frame.base + value) if each in holders}
+        found.update(state for one_held in held for state in holders[one_held] if state in loaded)
         if not loading.isdisjoint(run_by(frame, one, machine)) or _LOADS in names[frame, one.of]:
-            loaded |= held
+            loaded.update(held, *(holders[each] for each in held))
             values = {value for value in _given(one) if held.intersection(machine.store.of(frame.base + value))}
             if any(
                 place in loop and not values & _made_in(frame.body, loop.begin, loop.end) for loop in frame.body.loops

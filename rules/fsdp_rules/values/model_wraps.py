@@ -56,7 +56,7 @@ class Wraps:
             self._open |= {site, site.place}
         if given not in self._calls[site]:
             self._calls[site][given] = {
-                name: given.at(place, name) or self._spread(place, name, given) for place, name in enumerate(PARAMETERS)
+                name: given.at(place, name) or self.spread(place, name, given) for place, name in enumerate(PARAMETERS)
             }
 
     def make(self, kind: str, given: Arguments, to: int, key: Hashable) -> None:
@@ -65,13 +65,13 @@ class Wraps:
         for place, name in enumerate(FIELDS[kind]):
             cell = given.at(place, name)
             if cell is None and (given.starred or given.packed):
-                cell = self._spread(place, name, given)
+                cell = self.spread(place, name, given)
                 self._store.put(cell, self._machine.objects.none)
             if cell is not None:
                 self._machine.attributes.save(made, name, cell)
         self._store.put(to, made)
 
-    def _spread(self, place: int, name: str, given: Arguments) -> int:
+    def spread(self, place: int, name: str, given: Arguments) -> int:
         """The cell of a parameter that a call may be given with others, as ``*these`` or ``**those``."""
         found = self._store.cells()
         for several, key in _spread(place, name, given):

@@ -14,8 +14,9 @@ def note_state_type(machine: Machine, given: Arguments) -> None:
     """A call of ``state_dict_type`` or ``set_state_dict_type``, of a model or of FSDP1's class."""
     cell = given.at(1, "state_dict_type")
     if cell is None:
-        cell = machine.store.cells()
-        machine.store.put(cell, machine.objects.open)
+        cell = machine.wraps.spread(1, "state_dict_type", given)
+        if not (given.starred or given.packed):
+            machine.store.put(cell, machine.objects.open)
     machine.store.demand(cell)
     machine.state_types.append(cell)
 

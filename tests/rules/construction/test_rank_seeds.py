@@ -58,3 +58,26 @@ def test_a_broadcast_of_all_weights() -> None:
         "FSDP(model,", "FSDP(model, sync_module_states=True,"
     )
     assert not [one for one in findings(source) if "the seed differs by rank" in one.message]
+
+
+SEEDING = """
+import random, torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def seed_all(seed):
+    random.seed(seed)
+    torch.manual_seed(seed{0})
+
+def main(seed, make):
+    seed_all(seed)
+    return FSDP(make(), use_orig_params=True)
+"""
+
+
+def test_a_function_that_seeds() -> None:
+    def levels(more: str) -> list[str]:
+        return [one.level.value for one in findings(SEEDING.format(more)) if "the seed differs by rank" in one.message]
+
+    assert levels(" + dist.get_rank()") == ["review"]
+    assert levels(" + 1") == []

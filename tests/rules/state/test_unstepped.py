@@ -148,7 +148,9 @@ def resume(net, path):
 """
 
 
-@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook", "register_state_dict_pre_hook"])
+@pytest.mark.parametrize(
+    "register", ["register_step_pre_hook", "register_step_post_hook", "register_state_dict_pre_hook"]
+)
 def test_hooks_of_a_step_see_none_that_torch_makes(register: str) -> None:
     result = rewrite(HOOKED.format(register=register).encode())
     assert isinstance(result, Changed)

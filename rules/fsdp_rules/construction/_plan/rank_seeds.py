@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.file.called import called
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.project.rank_texts import RANK
@@ -18,12 +19,19 @@ _LOADS = frozenset({"broadcast", "from_pretrained"})
 
 
 def differ_by_rank(call: cst.Call, plan: ShardPlan, file: File) -> bool:
-    """Whether the last seed above ``call``, in its function, is formed from a rank, and nothing evens the weights."""
+    """Whether the last seed above ``call``, in its function, is formed from a rank, and nothing evens the weights.
+
+    Functions of the file that are called there are read as well.
+    """
     function = file.function(call)
     if plan.sync is not None or plan.on_meta or function is None or "sync_module_states" in file.text:
         return False
     line = file.span(call).line
-    above = [one for one in file.inside(function.body, cst.Call) if file.span(one).line < line]
+    above: list[cst.Call] = []
+    for one in file.inside(function.body, cst.Call):
+        if file.span(one).line < line:
+            run = called(one, file)
+            above += [one, *(file.inside(run.body, cst.Call) if run is not None and run is not function else ())]
     seeds = [one for one in above if last_name(one.func) in _SEEDS and one.args]
     if not seeds or any(last_name(one.func) in _LOADS for one in above):
         return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.file.called import called
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
@@ -15,7 +16,6 @@ from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.model.summoned import SUMMON
 from fsdp_rules.project.optimizers import holds_optimizer
 from fsdp_rules.state import local_state_dict
-from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.calls import calls_in, state_call
 from fsdp_rules.state._governing.entering import context_items, name_of_model, read_entered, yields
 from fsdp_rules.state._governing.nested import calls_of, escaping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, is_none, is_repeatable, literal_bool, names_in
+from fsdp_rules.file.expressions import bind, elements, is_none, is_repeatable, literal_bool, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.file.order import latest_binding
@@ -34,17 +34,19 @@ def _setter(call: cst.Call, file: File) -> str:
     name = f"{FSDP}.{call.func.attr.value}" if isinstance(call.func, cst.Attribute) else ""
     if name not in (STATE_DICT_TYPE, SET_STATE_DICT_TYPE):
         return ""
-    kind = (bind(call, PARAMETERS) or {}).get("state_dict_type")
+    kind = (_arguments(call, file) or {}).get("state_dict_type")
     return name if kind is not None and kind_of(kind, file) is not Kind.UNKNOWN else ""
 
 
 @once
 def read_context(call: cst.Call, file: File) -> Context | None:
     """What a call of ``state_dict_type`` or ``set_state_dict_type`` sets; None where its arguments cannot be told."""
-    arguments = bind(call, PARAMETERS)
+    arguments = _arguments(call, file)
     if arguments is None or "module" not in arguments or "state_dict_type" not in arguments:
         return None
     consumes: list[tuple[cst.CSTNode, str]] = []
+    for spread in (argument.value for argument in call.args if argument.star):
+        _consume(spread, file, consumes)
     kind, full = _form(arguments["state_dict_type"], call, file)
     _consume(arguments["state_dict_type"], file, consumes)
     model = _config(arguments.get("state_dict_config"), DEFAULT.model_config, call, file, consumes)
@@ -60,6 +62,19 @@ def read_context(call: cst.Call, file: File) -> Context | None:
     if isinstance(around, cst.IfExp):
         notes.append(f"the same is done if {file.code(around.test)} selects no context")
     return Context(kind, model, optim, call, arguments["module"], tuple(consumes), "; ".join(notes), full)
+
+
+def _arguments(call: cst.Call, file: File) -> dict[str, cst.BaseExpression] | None:
+    """The arguments of ``call`` by name, also those of a tuple that ``*`` spreads and that means the same here."""
+    given: list[cst.Arg] = []
+    for argument in call.args:
+        parts = elements(file.value(argument.value)) if argument.star == "*" else None
+        for name in (name for part in parts or () for name in names_in(part)):
+            scope, times = _binding(name.value, argument, file)
+            if times > 1 or (scope, times) != _binding(name.value, name, file):
+                return None
+        given += [argument] if parts is None else [cst.Arg(part) for part in parts]
+    return bind(call.with_changes(args=given), PARAMETERS)
 
 
 def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, Setting]:

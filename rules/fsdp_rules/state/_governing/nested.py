@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.called import called
 from fsdp_rules.file.file import File
-from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.entering import governing_with
 
 Definition = cst.FunctionDef | cst.Lambda | cst.ClassDef

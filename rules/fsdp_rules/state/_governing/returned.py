@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from fsdp_rules.file.called import called
 from fsdp_rules.file.expressions import bind, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.other_files import other_file
-from fsdp_rules.state._governing.called import called
 from fsdp_rules.state._governing.context import is_context_call, read_context
 from fsdp_rules.state._governing.state_settings import Config, Context, Kind
 

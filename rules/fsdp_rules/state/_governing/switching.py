@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.called import called
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.project.project import module_name
-from fsdp_rules.state._governing.called import called
 
 
 def switching(block: cst.With, file: File) -> Iterator[cst.Call]:
