@@ -57,7 +57,7 @@ def migrate(data: bytes, path: str, settings: Settings, keys: _Keys | None = Non
     for block in blocks:
         block = replace(block, transformers=settings.transformers, accelerate=settings.accelerate)
         block = replace(block, shards_natively=settings.shards_natively, older_verl=settings.older_verl)
-        block = replace(block, looks_up_strategies=settings.looks_up_strategies)
+        block = replace(block, looks_up_strategies=settings.looks_up_strategies or settings.to == "shim")
         told, changes = judge(block, _heard(block, text, settings))
         findings += [_finding(rule, verdict, block, text, path) for rule, verdict in told]
         edits += block.editor.edits(changes)

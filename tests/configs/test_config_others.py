@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.hosts.host_table import hosts
+from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Unchanged
 from tests.configs.helpers import found, migrated
 from tests.rules.helpers import rewrite_tree
@@ -105,9 +106,11 @@ def build(model, cfg, name):
     return FSDP(model, sharding_strategy={lookup})
 """
     files = {"net.py": python.encode(), "train.yaml": f"fsdp:\n  sharding_strategy: {value}\n".encode()}
-    result = rewrite_tree(files)["train.yaml"]
-    assert isinstance(result, Unchanged)
-    assert [(found.rule, found.level.value) for found in result.findings] == [("FSDP542", level)]
+    # The shim takes FSDP1's names however the code comes by them.
+    for to, said in (("native", level), ("shim", level if value == "hybrid_full" else "info")):
+        result = rewrite_tree(files, Settings(to=to))["train.yaml"]
+        assert isinstance(result, Unchanged)
+        assert [(found.rule, found.level.value) for found in result.findings] == [("FSDP542", said)]
 
 
 def test_words_of_the_trainer_with_a_file_name_that_file() -> None:

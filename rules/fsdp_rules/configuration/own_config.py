@@ -15,7 +15,7 @@ class OwnConfig(ConfigRule):
 
     The name of a strategy means nothing to `fully_shard`, so that the code that reads it and the file have to change
     together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. A name of FSDP1's
-    own that the code looks up in `ShardingStrategy` is a note: the rewritten code takes the same names. Arguments of
+    own that the code looks up in `ShardingStrategy`, or `fsdp_compat` takes (`--to shim`), is a note. Arguments of
     FSDP1 that FSDP2 has nothing for (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get a
     note each, and so do keys and flags of any other name that the project's Python gives to such an argument: by
     attribute, subscript, `get`, `getattr` or `OmegaConf.select`, in the call, in a dictionary, through a name, an
@@ -51,7 +51,7 @@ sharding_strategy: hybrid_full
             yield Verdict(None, Level.INFO, told, "Look at it together with the code that reads it.")
             return
         if block.looks_up_strategies and value in NAMES:
-            told = f"{key}: {value} is looked up in ShardingStrategy by code that takes the same names after a rewrite"
+            told = f"{key}: {value} is read by code that takes the same names after a rewrite"
             yield Verdict(None, Level.INFO, told, "Change it together with that code, if at all.")
             return
         yield Verdict(
