@@ -1,0 +1,182 @@
+"""Whether ``fsdp-migrate tune`` puts layouts in the order of their measured times.
+
+    python benchmarks/tune_order.py [--steps 7] [--output benchmarks/tune_order.json]
+
+Three models are trained on two and on four gloo processes under each layout that ``tune`` proposes, by the code that it
+prints. A collective takes as long as a known link says, longer than gloo takes: a wrapper sleeps for the rest, after
+each. Two links: one of high latency, one of low bandwidth. What is predicted is a step on a machine of that link, whose
+speed of computing is that of one step without communication. Pairs of layouts are compared in which one is predicted
+to be faster by 2 % or more; of each it is counted whether it was, by the medians over steps, which take turns. Prints
+JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.conditions import conditions
+from benchmarks.llama import Llama, Shape
+from benchmarks.ranks import on_all_ranks
+from fsdp_compat.preflight.timeline import Timeline
+from fsdp_migrate.tune.layout_code import code
+from fsdp_migrate.tune.machine import Link, Machine
+from fsdp_migrate.tune.proposals import proposals
+from fsdp_migrate.tune.schedule import schedule
+from fsdp_migrate.tune.sharding_layout import Layout, Unit
+from fsdp_migrate.tune.traced_model import traced
+
+LINKS = {"latency": Link(1e9, 6e-3), "bandwidth": Link(3e7, 3e-4)}
+_SHARES = {"allgather_base": 1, "reduce_scatter_base": 1, "allreduce": 2}
+
+
+def llama(vocabulary: int) -> Callable[[], nn.Module]:
+    return lambda: Llama(Shape(5, 64, 16, 2, vocabulary))
+
+
+def uneven() -> nn.Module:
+    """Layers of several widths."""
+    widths = (64, 190, 61, 333, 64, 64)
+    layers: list[nn.Module] = [nn.Embedding(512, 64)]
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(64, 512))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"llama": llama(512), "large ends": llama(4096), "uneven": uneven}
+
+
+class Delayed(TorchDispatchMode):
+    """Collectives take as long as over a link."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        name = str(func)
+        passes = next((n for part, n in _SHARES.items() if name.startswith("c10d.") and part in name), 0)
+        if not passes:
+            return func(*args, **(kwargs or {}))
+        began = time.perf_counter()
+        result = func(*args, **(kwargs or {}))
+        # The larger side is the whole tensor; the group is the first argument that is not a tensor.
+        tensors = [each for arg in args[:2] for each in (arg if isinstance(arg, (list, tuple)) else [arg])]
+        amount = max(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
+        ranks = next(dist.ProcessGroup.unbox(arg).size() for arg in args if isinstance(arg, torch.ScriptObject))
+        wanted = self._link.latency + amount * passes * (ranks - 1) / ranks / self._link.bandwidth
+        time.sleep(max(0.0, began + wanted - time.perf_counter()))
+        return result
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(512, (2, 16), generator=torch.Generator().manual_seed(dist.get_rank()))
+
+
+def passes(model: nn.Module, batch: torch.Tensor) -> None:
+    """One forward and backward."""
+    model(batch).square().mean().backward()
+
+
+def record(device: torch.device, name: str) -> tuple[dict[str, Any], float]:
+    """One step of the plain model, and the seconds of one."""
+    model, batch = MODELS[name](), tokens()
+    with Timeline(model) as timeline:
+        passes(model, batch)
+    seconds = []
+    for _ in range(9):
+        began = time.perf_counter()
+        passes(model, batch)
+        seconds.append(time.perf_counter() - began)
+    return timeline.as_dict(), statistics.median(seconds)
+
+
+def measure(device: torch.device, name: str, codes: dict[str, str], link: Link, steps: int) -> dict[str, list[float]]:
+    """Seconds of the steps under each layout, which take turns."""
+    models: dict[str, Any] = {}
+    for layout, text in codes.items():
+        namespace = {"model": MODELS[name]()}
+        exec(text, namespace)
+        models[layout] = namespace["model"]
+    batch = tokens()
+    found: dict[str, list[float]] = {layout: [] for layout in codes}
+    with Delayed(link):
+        for step in range(steps + 2):
+            for layout, model in models.items():
+                dist.barrier()
+                began = time.perf_counter()
+                passes(model, batch)
+                seconds = time.perf_counter() - began
+                model.zero_grad()
+                if step >= 2:
+                    found[layout].append(seconds)
+    return found
+
+
+def compared(name: str, ranks: int, kind: str, steps: int) -> dict[str, Any]:
+    """Predicted and measured seconds of every layout of one model, and the pairs whose order is right."""
+    values, computing = on_all_ranks(1, "cpu", record, name)[0]
+    model, link = traced(values), LINKS[kind]
+    speed = max(event.flops for event in model.events) / computing
+    here = Machine("delayed", {"float32": speed}, 2**40, 1 << 20, link, link, overlaps=False)
+    offered = proposals(model, Layout("now", (Unit((0,)),), ranks), max(2, ranks // 2))
+    said = {each.layout.name: schedule(model, each.layout, here).times.step for each in offered}
+    codes = {each.layout.name: code(model, each.layout, "cpu") for each in offered}
+    runs = on_all_ranks(ranks, "cpu", measure, name, codes, link, steps)
+    measured = {
+        layout: statistics.median(max(turn) for turn in zip(*(run[layout] for run in runs), strict=True))
+        for layout in codes
+    }
+    pairs = [
+        (one, two)
+        for one, two in itertools.combinations(codes, 2)
+        if abs(said[one] - said[two]) >= 0.02 * max(said[one], said[two])
+    ]
+    wrong = [pair for pair in pairs if (said[pair[0]] < said[pair[1]]) != (measured[pair[0]] < measured[pair[1]])]
+    return {
+        "model": name,
+        "ranks": ranks,
+        "link": kind,
+        "layouts": {each: {"predicted": round(said[each], 5), "measured": round(measured[each], 5)} for each in codes},
+        "pairs": len(pairs),
+        "right": len(pairs) - len(wrong),
+        "wrong": wrong,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--output", type=Path, help="write the JSON here too")
+    options = parser.parse_args()
+    rows = []
+    for name, ranks, kind in itertools.product(MODELS, (2, 4), LINKS):
+        rows.append(compared(name, ranks, kind, options.steps))
+        print(name, ranks, kind, rows[-1]["right"], "of", rows[-1]["pairs"], file=sys.stderr, flush=True)
+    pairs, right = (sum(row[key] for row in rows) for key in ("pairs", "right"))
+    links = {name: vars(link) for name, link in LINKS.items()}
+    result = {**conditions("torch"), "links": links, "pairs": pairs, "right": right, "runs": rows}
+    text = json.dumps(result, indent=2) + "\n"
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
