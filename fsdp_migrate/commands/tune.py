@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -52,6 +51,7 @@ def tune(
     form: str,
     timeout: float | None,
 ) -> int:
+    from fsdp_migrate.report.document import document
     from fsdp_migrate.tune import tuning_text
     from fsdp_migrate.tune.machine import BadMachine, machine
     from fsdp_migrate.tune.present import present
@@ -77,7 +77,7 @@ def tune(
         if chosen is None:
             raise click.ClickException(f"no layout is called {show!r}: {', '.join(row.name for row in order.ranked)}")
     if form == "json":
-        click.echo(json.dumps(tuning_text.plain(order, found, here, limit, chosen), indent=2))
+        click.echo(document("tune", tuning_text.plain(order, found, here, limit, chosen)), nl=False)
     else:
         for line in tuning_text.lines(order, found, here, limit, chosen):
             click.echo(line)

@@ -73,8 +73,6 @@ def plain(ranking: Ranking, found: Present, machine: Machine, memory: int, chose
     """The same as plain values; bytes and seconds."""
     device = "cpu" if found.device == "cpu" else "cuda"
     return {
-        "format": "fsdp-migrate tune",
-        "version": 1,
         "kind": found.kind,
         "ranks": found.layout.ranks,
         "machine": machine.name,

@@ -134,6 +134,7 @@ def test_runs(project: Path, answer: Answer) -> None:
     (unit,) = answer("preflight", "preflight", *RUN, code=1)["models"][0]["units"]
     assert unit["kind"] == "FSDP1"
     answer("preflight", "preflight", "--compare", *RUN, code=1)
+    assert answer("tune", "tune", *RUN, code=1)["kind"] == "FSDP1"
     record = str(project.parent / "trace.json")
     assert answer("trace summary", "trace", "-o", record, "--steps", "2", *RUN)["missing"] == []
     assert errors(json.loads(Path(record).read_text()), "trace") == []
