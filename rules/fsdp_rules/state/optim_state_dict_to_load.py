@@ -20,8 +20,8 @@ from fsdp_rules.verdict.what_to_test import RESUME
 
 COUNTS = "FSDP1 counts on the steps in this state, which may be loaded or saved again; FSDP2's copy leaves it as it is"
 ADVICE = (
-    "to keep the numbers, load it by fsdp_compat.optim_state_dict_to_load. To keep the state as it was taken, keep the "
-    "rewrite"
+    "to keep the numbers, shard by fsdp_compat.shard and load by fsdp_compat.optim_state_dict_to_load. To keep the "
+    "state as it was taken, keep the rewrite"
 )
 
 
