@@ -78,6 +78,9 @@ def test_units_that_begin_first_cast_their_inputs_as_under_fsdp1(
     pool: Pool, form: str, precision: MixedPrecision
 ) -> None:
     theirs, ours = (pool.run(by_methods, ranks(2), side, precision, form) for side in ("fsdp1", "fsdp_compat"))
+    if DEVICE.type == "cuda" and form in ("saved", "loaded"):
+        # Nothing makes FSDP1's first gathers wait for the optimizer there: its second loss differs from run to run.
+        theirs, ours = ([[seen, losses[:1]] for seen, losses in side] for side in (theirs, ours))
     assert ours == theirs
     seen = theirs[0][0]
     casts = precision.cast_root_forward_inputs and form in ("flat", "deep")

@@ -81,7 +81,7 @@ def exported(rank: int, world_size: int, strategy: str) -> None:
     assert torch.equal(before, state["state"]["head.weight"]["exp_avg"])
     shards = optim_state_dict(model, optimizer, full=False)
     mine, theirs = shards["state"]["head.weight"]["exp_avg"], optimizer.state[model.head.weight]["exp_avg"]
-    assert torch.equal(mine.to_local(), theirs.to_local())
+    assert torch.equal(mine.to_local().cpu(), theirs.to_local().cpu())
     assert mine.to_local().numel() == 0 or mine.to_local().data_ptr() != theirs.to_local().data_ptr()
     on_first = optim_state_dict(model, optimizer, rank0_only=True)
     assert bool(on_first) is (rank == 0)

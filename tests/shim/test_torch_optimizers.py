@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP1
+from torch.distributed.tensor import DTensor
 
 import fsdp_compat
 from tests.device import DEVICE, ranks
@@ -86,3 +88,42 @@ def test_an_optimizer_trains_as_under_fsdp1(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "Adagrad"])
 def test_an_optimizer_that_was_built_first_trains_as_under_fsdp1(pool: Pool, name: str) -> None:
     assert pool.run(disagreements, ranks(2), name, True) == [[]] * ranks(2)
+
+
+class Noted(torch.optim.Adam):
+    """Notes the groups that a step sees, and fails where it is told to."""
+
+    seen: list[tuple[Any, set[bool]]]
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        self.seen = [
+            (group["foreach"], {isinstance(p, DTensor) for p in group["params"]}) for group in self.param_groups
+        ]
+        if self.fails:
+            raise ValueError("no step")
+        return super().step(closure)
+
+
+def mixed(rank: int, world_size: int, foreach: bool | None) -> None:
+    """Worker: a group with sharded and ordinary parameters is stepped kind by kind, and is whole again afterwards."""
+    model = fsdp_compat.FSDP(build(), auto_wrap_policy=POLICIES["transformer"](), device_id=DEVICE)
+    extra = torch.nn.Parameter(torch.ones(2, device=DEVICE))
+    optimizer = Noted([*model.parameters(), extra], lr=0.01, foreach=foreach)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3, device=DEVICE))], "lr": 0.1})
+    before = [list(group["params"]) for group in optimizer.param_groups]
+    for optimizer.fails in (False, True, False):
+        (loss_of(model, rank, 0) + extra.square().sum()).backward()
+        with pytest.raises(ValueError, match="no step") if optimizer.fails else contextlib.nullcontext():
+            optimizer.step()
+        assert optimizer.seen == [(foreach, {True}), (foreach, {False}), (foreach, {False})]
+    assert [[id(param) for param in group["params"]] for group in optimizer.param_groups] == [
+        [id(param) for param in params] for params in before
+    ]
+    assert len(optimizer.state) == len(before[0])
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.1]
+
+
+@pytest.mark.parametrize("foreach", [None, True])
+def test_a_kernel_takes_sharded_and_ordinary_parameters_one_after_the_other(pool: Pool, foreach: bool | None) -> None:
+    pool.run(mixed, ranks(2), foreach)

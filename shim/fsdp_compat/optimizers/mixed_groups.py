@@ -8,41 +8,43 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from fsdp_compat.messages import logger
-
 _MANY_AT_ONCE = ("foreach", "fused")
 
-_left_open: WeakKeyDictionary[Optimizer, list[tuple[dict[str, Any], str]]] = WeakKeyDictionary()
+#: The groups of an optimizer as they were before its step, with their parameters.
+_whole: WeakKeyDictionary[Optimizer, list[tuple[dict[str, Any], list[torch.Tensor]]]] = WeakKeyDictionary()
 
 
-def step_one_by_one_where_mixed(optimizer: Optimizer) -> None:
-    """Turn ``foreach`` and ``fused`` off in the groups that hold both kinds of parameters; logged where it matters."""
-    for index, group in enumerate(optimizer.param_groups):
-        chosen = [name for name in _MANY_AT_ONCE if group.get(name, False) is not False]
-        if not chosen or len({isinstance(param, DTensor) for param in group["params"]}) < 2:
-            continue
-        for name in chosen:
-            if group[name]:
-                logger.warning(
-                    "group %d of this %s has both sharded and ordinary parameters, which no %s kernel "
-                    "supports: %s=True has no effect. To keep it, put them into separate groups.",
-                    index,
-                    type(optimizer).__name__,
-                    name,
-                    name,
-                )
-            else:
-                _left_open.setdefault(optimizer, []).append((group, name))
-            group[name] = False
-        if not any(group.get("fused") for group in optimizer.param_groups):
-            # Set where torch built the optimizer with fused=True, and read by its GradScaler.
-            optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+def split_mixed_groups(optimizer: Optimizer) -> None:
+    """For one step, give the ordinary parameters of each group that a kernel takes at once a group of their own.
+
+    So each kind is updated by the kernel that FSDP1's step ran on all of them: another one rounds otherwise on GPUs.
+    """
+    join_groups(optimizer)
+    groups = optimizer.param_groups
+    mixed = [
+        group
+        for group in groups
+        if any(group.get(name, False) is not False for name in _MANY_AT_ONCE)
+        and len({isinstance(param, DTensor) for param in group["params"]}) == 2
+    ]
+    if not mixed:
+        return
+    _whole[optimizer] = [(group, group["params"]) for group in groups]
+    for group in mixed:
+        several = group["params"]
+        group["params"] = [param for param in several if isinstance(param, DTensor)]
+        groups.append({**group, "params": [param for param in several if not isinstance(param, DTensor)]})
 
 
-def leave_open_again(optimizer: Optimizer) -> None:
-    """After a step: what the groups left to torch is left to it again, so that their saved state says so too."""
-    for group, name in _left_open.pop(optimizer, ()):
-        group[name] = None
+def join_groups(optimizer: Optimizer) -> None:
+    """Give ``optimizer`` the groups back that it had before its step, also where that has raised."""
+    whole = _whole.pop(optimizer, None)
+    if whole is None:
+        return
+    for group, params in whole:
+        group["params"] = params
+    optimizer.param_groups[:] = [group for group, _ in whole]

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fsdp_compat.messages import shortened
-from fsdp_compat.optimizers.mixed_groups import leave_open_again, step_one_by_one_where_mixed
+from fsdp_compat.optimizers.mixed_groups import join_groups, split_mixed_groups
 from fsdp_compat.torch_.assigned_data import note_data, refuse_assigned_data
 from fsdp_compat.torch_.gathering import gathered_copies, is_left_alone
 from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run, managed_parameters
@@ -122,7 +122,7 @@ def _followed(param: torch.Tensor) -> torch.Tensor:
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    leave_open_again(optimizer)
+    join_groups(optimizer)
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -130,7 +130,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     held = {id(param) for group in optimizer.param_groups for param in group["params"]}
     for module in filter(_is_sharded, _sharded_modules):
         refuse_assigned_data(module, held)
-    step_one_by_one_where_mixed(optimizer)
+    split_mixed_groups(optimizer)
 
 
 def _refuse_stale_parameters(optimizer: Optimizer) -> None:

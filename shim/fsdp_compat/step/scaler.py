@@ -12,7 +12,6 @@ from torch.amp import GradScaler
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from fsdp_compat.optimizers.mixed_groups import step_one_by_one_where_mixed
 from fsdp_compat.planning.mesh import device_of_group
 
 
@@ -46,12 +45,6 @@ class ShardedGradScaler(GradScaler):
         if isinstance(outputs, Iterable):
             return map(self.scale, outputs)
         return super().scale(outputs)
-
-    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """``optimizer.step()``, unless a rank has found an infinity. A collective, if nothing was unscaled before."""
-        # It decides here whether the optimizer is one that unscales by itself.
-        step_one_by_one_where_mixed(optimizer)
-        return super().step(optimizer, *args, **kwargs)
 
     def _unscale_grads_(
         self, optimizer: Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool = True
