@@ -30,8 +30,9 @@ MOVE = "change the parameters before the forward, or after a backward, where bot
 #: Of a target network or a teacher, which never runs a backward.
 NEVER = (
     "if no backward of it ever runs, FSDP1 ignored every change of the root's own parameters after its first forward: "
-    "keep the line to get what was meant, and expect other losses. Otherwise change them before the forward, or after "
-    "a backward, and compare"
+    "keep the line to get what was meant, and expect other losses. To keep the numbers, shard by fsdp_compat.shard, "
+    "remove what reshards here, and save inside of fsdp_compat.summon_full_params. Otherwise change them before the "
+    "forward, or after a backward, and compare"
 )
 
 
