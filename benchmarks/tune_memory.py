@@ -31,12 +31,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from benchmarks.conditions import conditions
 from benchmarks.llama import Llama, Shape
 from benchmarks.ranks import on_all_ranks
+from fsdp_compat.preflight.present_layout import optimizer_costs, present_layout
 from fsdp_compat.preflight.timeline import Timeline
 from fsdp_migrate.tune.machine import machine
+from fsdp_migrate.tune.present import present
 from fsdp_migrate.tune.proposals import parts
 from fsdp_migrate.tune.schedule import schedule
 from fsdp_migrate.tune.sharding_layout import Layout, Unit
-from fsdp_migrate.tune.traced_model import TracedModel, traced
+from fsdp_migrate.tune.traced_model import TracedModel
 
 STEPS, WARM = 8, 3
 
@@ -97,7 +99,12 @@ def record(device: torch.device, shape: Shape) -> dict[str, Any]:
     run = Run(device, shape, [([""], None)], 0)
     with Timeline(run.model) as timeline:
         run.forward_backward()
-    return timeline.as_dict()
+    return {
+        **timeline.as_dict(),
+        "layout": present_layout(run.model, timeline.modules),
+        "optimizer": optimizer_costs(run.optimizer, device),
+        "device": device.type,
+    }
 
 
 def measure(device: torch.device, shape: Shape, units: list[tuple[list[str], Any]], layout: Layout) -> dict[str, Any]:
@@ -151,7 +158,7 @@ def main() -> None:
     options = parser.parse_args()
     shape = Shape(options.layers, options.width, options.length, options.batch, options.vocabulary)
     values = on_all_ranks(1, options.device, record, shape)[0]
-    model, here = traced(values), machine(options.machine)
+    model, here = present(values).model, machine(options.machine)
     rows = []
     for layout in layouts(model):
         units = [([model.modules[m].name for m in unit.modules], unit.reshard) for unit in layout.units]

@@ -1,13 +1,14 @@
 """Whether ``fsdp-migrate tune`` puts layouts in the order of their measured times.
 
-    python benchmarks/tune_order.py [--steps 7] [--output benchmarks/tune_order.json]
+    python benchmarks/tune_order.py [--steps 5] [--output benchmarks/tune_order.json]
 
 Three models are trained on two and on four gloo processes under each layout that ``tune`` proposes, by the code that it
 prints. A collective takes as long as a known link says, longer than gloo takes: a wrapper sleeps for the rest, after
 each. Two links: one of high latency, one of low bandwidth. What is predicted is a step on a machine of that link, whose
 speed of computing is that of one step without communication. Pairs of layouts are compared in which one is predicted
-to be faster by 2 % or more; of each it is counted whether it was, by the medians over steps, which take turns. Prints
-JSON.
+to be faster by 2 % or more; of each it is counted whether it was, by the fastest of several steps, which take turns:
+what else runs on the machine only adds to them. ``wall`` are seconds of the clock, which a loaded machine spoils;
+``own`` are the processor's seconds of a rank with those that its collectives were made to take. Prints JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import statistics
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,8 @@ from fsdp_migrate.tune.schedule import schedule
 from fsdp_migrate.tune.sharding_layout import Layout, Unit
 from fsdp_migrate.tune.traced_model import traced
 
-LINKS = {"latency": Link(1e9, 6e-3), "bandwidth": Link(3e7, 3e-4)}
+LINKS = {"latency": Link(1e9, 2e-2), "bandwidth": Link(6e6, 3e-4)}
+CLOCKS = ("wall", "own")
 _SHARES = {"allgather_base": 1, "reduce_scatter_base": 1, "allreduce": 2}
 
 
@@ -66,6 +68,7 @@ class Delayed(TorchDispatchMode):
     def __init__(self, link: Link) -> None:
         super().__init__()
         self._link = link
+        self.seconds = 0.0
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
@@ -74,7 +77,7 @@ class Delayed(TorchDispatchMode):
         passes = next((n for part, n in _SHARES.items() if name.startswith("c10d.") and part in name), 0)
         if not passes:
             return func(*args, **(kwargs or {}))
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         result = func(*args, **(kwargs or {}))
         # The larger side is the whole tensor; the group is the first argument that is not a tensor.
         tensors = [each for arg in args[:2] for each in (arg if isinstance(arg, (list, tuple)) else [arg])]
@@ -82,6 +85,7 @@ class Delayed(TorchDispatchMode):
         ranks = next(dist.ProcessGroup.unbox(arg).size() for arg in args if isinstance(arg, torch.ScriptObject))
         wanted = self._link.latency + amount * passes * (ranks - 1) / ranks / self._link.bandwidth
         time.sleep(max(0.0, began + wanted - time.perf_counter()))
+        self.seconds += wanted - (time.process_time() - busy)
         return result
 
 
@@ -101,31 +105,34 @@ def record(device: torch.device, name: str) -> tuple[dict[str, Any], float]:
         passes(model, batch)
     seconds = []
     for _ in range(9):
-        began = time.perf_counter()
+        began = time.process_time()
         passes(model, batch)
-        seconds.append(time.perf_counter() - began)
-    return timeline.as_dict(), statistics.median(seconds)
+        seconds.append(time.process_time() - began)
+    return timeline.as_dict(), min(seconds)
 
 
-def measure(device: torch.device, name: str, codes: dict[str, str], link: Link, steps: int) -> dict[str, list[float]]:
-    """Seconds of the steps under each layout, which take turns."""
+def measure(
+    device: torch.device, name: str, codes: dict[str, str], link: Link, steps: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of the steps under each layout, which take turns: of the clock, and own ones."""
     models: dict[str, Any] = {}
     for layout, text in codes.items():
         namespace = {"model": MODELS[name]()}
         exec(text, namespace)
         models[layout] = namespace["model"]
     batch = tokens()
-    found: dict[str, list[float]] = {layout: [] for layout in codes}
-    with Delayed(link):
+    found: dict[str, list[tuple[float, float]]] = {layout: [] for layout in codes}
+    with Delayed(link) as delayed:
         for step in range(steps + 2):
             for layout, model in models.items():
                 dist.barrier()
-                began = time.perf_counter()
+                delayed.seconds = 0.0
+                began, busy = time.perf_counter(), time.process_time()
                 passes(model, batch)
-                seconds = time.perf_counter() - began
+                wall, own = time.perf_counter() - began, time.process_time() - busy + delayed.seconds
                 model.zero_grad()
                 if step >= 2:
-                    found[layout].append(seconds)
+                    found[layout].append((wall, own))
     return found
 
 
@@ -139,39 +146,40 @@ def compared(name: str, ranks: int, kind: str, steps: int) -> dict[str, Any]:
     said = {each.layout.name: schedule(model, each.layout, here).times.step for each in offered}
     codes = {each.layout.name: code(model, each.layout, "cpu") for each in offered}
     runs = on_all_ranks(ranks, "cpu", measure, name, codes, link, steps)
-    measured = {
-        layout: statistics.median(max(turn) for turn in zip(*(run[layout] for run in runs), strict=True))
-        for layout in codes
-    }
     pairs = [
         (one, two)
         for one, two in itertools.combinations(codes, 2)
         if abs(said[one] - said[two]) >= 0.02 * max(said[one], said[two])
     ]
-    wrong = [pair for pair in pairs if (said[pair[0]] < said[pair[1]]) != (measured[pair[0]] < measured[pair[1]])]
-    return {
-        "model": name,
-        "ranks": ranks,
-        "link": kind,
-        "layouts": {each: {"predicted": round(said[each], 5), "measured": round(measured[each], 5)} for each in codes},
-        "pairs": len(pairs),
-        "right": len(pairs) - len(wrong),
-        "wrong": wrong,
-    }
+    row: dict[str, Any] = {"model": name, "ranks": ranks, "link": kind, "pairs": len(pairs)}
+    row["predicted"] = {layout: round(seconds, 5) for layout, seconds in said.items()}
+    for place, clock in enumerate(CLOCKS):
+        turns = {layout: zip(*(run[layout] for run in runs), strict=True) for layout in codes}
+        found = {layout: min(max(each[place] for each in turn) for turn in of) for layout, of in turns.items()}
+        wrong = [(one, two) for one, two in pairs if (said[one] < said[two]) != (found[one] < found[two])]
+        seconds = {layout: round(value, 5) for layout, value in found.items()}
+        row[clock] = {"right": len(pairs) - len(wrong), "wrong": wrong, "seconds": seconds}
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--output", type=Path, help="write the JSON here too")
     options = parser.parse_args()
     rows = []
     for name, ranks, kind in itertools.product(MODELS, (2, 4), LINKS):
         rows.append(compared(name, ranks, kind, options.steps))
-        print(name, ranks, kind, rows[-1]["right"], "of", rows[-1]["pairs"], file=sys.stderr, flush=True)
-    pairs, right = (sum(row[key] for row in rows) for key in ("pairs", "right"))
-    links = {name: vars(link) for name, link in LINKS.items()}
-    result = {**conditions("torch"), "links": links, "pairs": pairs, "right": right, "runs": rows}
+        right = [rows[-1][clock]["right"] for clock in CLOCKS]
+        print(name, ranks, kind, *right, "of", rows[-1]["pairs"], file=sys.stderr, flush=True)
+    result = {
+        **conditions("torch"),
+        "load_average": round(os.getloadavg()[0], 1),
+        "links": {name: vars(link) for name, link in LINKS.items()},
+        "pairs": sum(row["pairs"] for row in rows),
+        "right": {clock: sum(row[clock]["right"] for row in rows) for clock in CLOCKS},
+        "runs": rows,
+    }
     text = json.dumps(result, indent=2) + "\n"
     if options.output:
         options.output.write_text(text, encoding="utf-8")

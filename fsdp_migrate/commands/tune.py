@@ -24,6 +24,7 @@ in another order.
   fsdp-migrate tune -- torchrun --nproc-per-node 2 train.py
   fsdp-migrate tune --ranks 64 --machine h100-sxm -- torchrun ...
   fsdp-migrate tune --memory 40 -- torchrun ...  what fits into 40 GiB
+  fsdp-migrate tune --seconds 0.8 -- torchrun ...  a measured step
   fsdp-migrate tune --show "one unit" -- torchrun ...  its code
 
 \b
@@ -39,6 +40,7 @@ Exit code:
 @click.option("--memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB", help="What a rank may use.")
 @click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Plan for so many, not those that run.")
 @click.option("--machine", "wanted", metavar="NAME", help="A known machine, or a TOML file. [default: by the device]")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="What forward and backward take now.")
 @click.option("--show", metavar="LAYOUT", help="Print the code of this layout.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
@@ -47,6 +49,7 @@ def tune(
     memory: float | None,
     ranks: int | None,
     wanted: str | None,
+    seconds: float | None,
     show: str | None,
     form: str,
     timeout: float | None,
@@ -55,7 +58,7 @@ def tune(
     from fsdp_migrate.tune import tuning_text
     from fsdp_migrate.tune.machine import BadMachine, machine
     from fsdp_migrate.tune.present import present
-    from fsdp_migrate.tune.ranking import ranking
+    from fsdp_migrate.tune.ranking import calibrated, ranking
     from fsdp_migrate.verify.first_step import timed
     from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.runs.launch import CannotRun
@@ -67,6 +70,9 @@ def tune(
             values = timed(command, Path.cwd(), timeout, progress)
         found = present(values, ranks)
         here = given or machine(found.machine or "h100-sxm")
+        if seconds is not None:
+            # Of the ranks that run now, whatever ranks are planned for.
+            here = calibrated(present(values), here, seconds)
     except (CannotRun, BadMachine, ValueError) as error:
         raise click.ClickException(str(error)) from error
     limit = round(memory * 2**30) if memory else here.memory

@@ -27,7 +27,7 @@ class Accounts:
     """Counts collectives, and bytes as they come and go; ``peaks`` of each kind and of sums.
 
     Kinds are "gathered" (whole parameters), "buffers" of collectives, "kept" (parts over fewer ranks), "gradients" that
-    are whole, "sharded_gradients", and "activations".
+    are whole, "sharded_gradients", "activations", and "passing" for what operators need while they run.
 
     "communicated": whole parameters and buffers together. "all": everything, which ``at_peak`` takes apart.
     """
@@ -38,18 +38,29 @@ class Accounts:
     now: Counter[str] = field(default_factory=Counter)
     peaks: Counter[str] = field(default_factory=Counter)
     at_peak: Counter[str] = field(default_factory=Counter)
+    #: The most bytes in sum around each event.
+    marks: list[int] = field(default_factory=list)
     _flops: int = 0
+    _most: int = 0
 
     def begin(self) -> None:
         """A pass begins, whose floating-point operations are counted from zero."""
         self._flops = 0
 
-    def compute(self, flops: int, saved: int) -> None:
-        """Floating-point operations of this pass so far, and what its activations hold, in bytes."""
+    def compute(self, flops: int, saved: int, passing: int) -> None:
+        """Floating-point operations of this pass so far, bytes of its activations, and those that pass meanwhile."""
         if flops > self._flops:
             self.operations.append(Operation("compute", -1, flops - self._flops))
             self._flops = flops
+        self.hold("activations", max(0, saved - self.now["activations"]))
+        self.hold("passing", passing)
+        self.hold("passing", -passing)
         self.hold("activations", saved - self.now["activations"])
+
+    def mark(self) -> None:
+        """An event is over."""
+        self.marks.append(self._most)
+        self._most = sum(self.now.values())
 
     def collective(self, kind: str, unit: int, amount: int, ranks: int, *, ahead: bool = False) -> None:
         """One collective over ``ranks``, on a tensor of ``amount`` bytes."""
@@ -63,6 +74,7 @@ class Accounts:
         self.peaks[kind] = max(self.peaks[kind], self.now[kind])
         self.peaks["communicated"] = max(self.peaks["communicated"], self.now["gathered"] + self.now["buffers"])
         total = sum(self.now.values())
+        self._most = max(self._most, total)
         if total > self.peaks["all"]:
             self.peaks["all"] = total
             self.at_peak = Counter(self.now)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fsdp_migrate.tune.replay import replay
 from fsdp_migrate.tune.sharding_layout import Layout, Unit
 from fsdp_migrate.tune.traced_model import Event, TracedModel, traced
 
@@ -45,9 +46,19 @@ def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
         now["reduce_dtype"],
         microbatches=model.microbatches,
     )
+    recorded = layout
     if ranks is not None and ranks != layout.ranks:
         layout = _scaled(layout, ranks)
+    model = replace(model, events=tuple(with_passing(model, recorded)))
     return Present(model, layout, now["kind"], values["device"])
+
+
+def with_passing(model: TracedModel, layout: Layout) -> Iterator[Event]:
+    """The events with what the device had allocated beyond what ``layout``, under which it was recorded, explains."""
+    marks = replay(model, layout).marks
+    for place, event in enumerate(model.events):
+        # Hooks of a unit run before the event that is recorded, or after it.
+        yield replace(event, passing=max(0, event.peak - max(marks[max(0, place - 1)], marks[place])))
 
 
 def _without_frozen(model: TracedModel) -> Iterator[Event]:

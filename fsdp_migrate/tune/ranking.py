@@ -53,5 +53,23 @@ def ranking(found: Present, machine: Machine, memory: int) -> Ranking:
     return Ranking(now, best, tuple(order))
 
 
+def calibrated(found: Present, machine: Machine, seconds: float) -> Machine:
+    """The machine, computing as fast as it must if the program's step, without its update, takes ``seconds`` now.
+
+    :raises ValueError: communication alone takes longer, so that the machine's links are others.
+    """
+    low, high = 1e-9, 1e9
+
+    def step(factor: float) -> float:
+        return schedule(found.model, found.layout, machine.scaled(factor)).times.step
+
+    if step(high) >= seconds or step(low) <= seconds:
+        raise ValueError(f"a step of {seconds:g} seconds does not fit the links and speeds of {machine.name}")
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if step(middle) > seconds else (low, middle)
+    return machine.scaled(high)
+
+
 def _cost(row: Ranked) -> float:
     return row.schedule.times.step if row.fits else float(row.schedule.memory)

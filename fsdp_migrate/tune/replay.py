@@ -108,7 +108,7 @@ def replay(model: TracedModel, layout: Layout) -> Accounts:
         for group in group_of.values():
             group.reduces = not layout.synchronise_last or turn == layout.microbatches - 1
         for event in model.events:
-            books.compute(event.flops, event.saved)
+            books.compute(event.flops, event.saved, event.passing)
             if event.kind == "grad":
                 group_of[event.subject].gradient(event.subject)
             elif event.kind == "before":
@@ -118,6 +118,7 @@ def replay(model: TracedModel, layout: Layout) -> Accounts:
                 _end_backward(states, shared, books)
             elif event.subject in unit_of:
                 _see(unit_of[event.subject], event, states)
+            books.mark()
     return books
 
 

@@ -62,6 +62,8 @@ class Event:
     "after" it (the gradients of all inputs), "grad" for a parameter's whole gradient, "end" of the backward. ``call``
     numbers forwards. ``recomputes``: inside a backward. ``differentiable``: gradients are enabled. ``flops`` and
     ``saved``: floating-point operations so far, and bytes that autograd holds for the backward, parameters apart.
+    ``peak``: the most bytes that the device had allocated since the last event, above what it had before the forward; 0
+    if that is unknown. ``passing``: those of them that no layout explains, which operators need while they run.
     """
 
     kind: str
@@ -71,6 +73,8 @@ class Event:
     differentiable: bool = True
     flops: int = 0
     saved: int = 0
+    peak: int = 0
+    passing: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from fsdp_migrate.tune.accounts import Accounts
+from fsdp_migrate.tune.present import with_passing
 from fsdp_migrate.tune.replay import replay
 from fsdp_migrate.tune.sharding_layout import InvalidLayout, Layout, Unit
 from fsdp_migrate.tune.traced_model import TracedModel
@@ -42,6 +44,28 @@ def test_a_run_counts_what_the_schedule_says(pool: Pool, case: tuple[str, str, s
     expected = said(replay(model, layout))
     for found in pool.run(counted, ranks, name, model, layout):
         assert (dict(found["counts"]), dict(found["moved"]), found["gathered"], found["both"]) == expected
+
+
+def test_what_operators_need_while_they_run_is_what_no_layout_explains() -> None:
+    plain = trace("language")
+    root = Layout("", (Unit((0,)),), 2)
+    marks = replay(plain, root).marks
+    busy = plain.by_name["blocks.1.up"]
+    events = [
+        replace(event, peak=mark + (5000 if event.kind == "exit" and event.subject == busy else 0))
+        for event, mark in zip(plain.events, marks, strict=True)
+    ]
+    found = replace(plain, events=tuple(with_passing(replace(plain, events=tuple(events)), root)))
+    assert {event.passing for event in found.events if event.subject == busy and event.kind == "exit"} == {5000}
+    assert sum(event.passing for event in found.events) == 5000
+    # It comes on top of what another layout holds at that time.
+    blocks = layouts(plain, 2)["blocks"]
+    assert replay(found, blocks).at_peak["passing"] == 5000
+    assert (
+        replay(plain, blocks).peaks["all"]
+        < replay(found, blocks).peaks["all"]
+        < replay(plain, blocks).peaks["all"] + 5000
+    )
 
 
 def test_what_fully_shard_refuses_is_refused() -> None:

@@ -58,6 +58,14 @@ def test_layouts_for_other_ranks_and_machines_as_json(program: Path, capsys: pyt
     assert found["code"]
 
 
+def test_a_measured_step_sets_the_speed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["tune", "--seconds", "0.5", "--format", "json", *COMMAND])
+    layouts = {layout["name"]: layout for layout in json.loads(capsys.readouterr().out)["layouts"]}
+    assert layouts["now"]["seconds"] == pytest.approx(0.5, rel=1e-6)
+    # Eight collectives of 0.3 ms, which do not get faster.
+    assert layouts["now"]["communicating"] == pytest.approx(8 * 3e-4, rel=0.01)
+
+
 def test_what_fits_into_little_memory(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--memory", "0.000001", *COMMAND]) == 1
     assert "\nnothing fits: " in capsys.readouterr().out
@@ -68,6 +76,7 @@ def test_what_fits_into_little_memory(program: Path, capsys: pytest.CaptureFixtu
     [
         (("--machine", "abacus"), "abacus is neither a file nor one of h100-sxm"),
         (("--show", "nothing"), "no layout is called 'nothing': "),
+        (("--seconds", "0.0001"), "a step of 0.0001 seconds does not fit the links and speeds of cpu-gloo"),
         (("--timeout", "0.01"), "did not end within 0.01 seconds"),
     ],
 )

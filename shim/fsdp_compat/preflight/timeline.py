@@ -17,8 +17,8 @@ from torch.utils.hooks import RemovableHandle
 from fsdp_compat.preflight.whole_parameters import whole_parameters
 from fsdp_compat.units import clean_name
 
-#: As ``fsdp_migrate.tune`` reads them: kind, subject, call, recomputes, differentiable, flops, saved bytes.
-Entry = tuple[str, int, int, bool, bool, int, int]
+#: As ``fsdp_migrate.tune`` reads them: kind, subject, call, recomputes, differentiable, flops, saved bytes, peak bytes.
+Entry = tuple[str, int, int, bool, bool, int, int, int]
 
 
 class Timeline:
@@ -39,6 +39,9 @@ class Timeline:
         self._open: list[int] = []
         self._forwards = 0
         self._is_over = False
+        devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
+        self._device = devices.pop() if len(devices) == 1 else None
+        self._before = 0
 
     def __enter__(self) -> Timeline:
         for place, (_, module) in enumerate(self.modules):
@@ -50,6 +53,9 @@ class Timeline:
             if parameter.tensor is not None and parameter.trained:
                 hook = self._accumulated(place)
                 self._handles.append(parameter.tensor.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+        if self._device is not None:
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = torch.cuda.memory_allocated(self._device)
         if self._flops is not None:
             self._flops.__enter__()  # type: ignore[no-untyped-call]
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._saved.pack, _Saved.unpack)
@@ -101,7 +107,16 @@ class Timeline:
             return
         flops = self._flops.get_total_flops() if self._flops is not None else 0
         recomputes = torch._C._current_graph_task_id() != -1
-        self._events.append((kind, subject, call, recomputes, torch.is_grad_enabled(), int(flops), self._saved.alive))
+        costs = (int(flops), self._saved.alive, self._peak())
+        self._events.append((kind, subject, call, recomputes, torch.is_grad_enabled(), *costs))
+
+    def _peak(self) -> int:
+        """The most bytes allocated since this was asked last, above what there was before."""
+        if self._device is None:
+            return 0
+        peak = torch.cuda.max_memory_allocated(self._device) - self._before
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return max(0, peak)
 
     def _enter(self, place: int) -> int:
         if place == 0 and torch.is_grad_enabled() and not self._open:
