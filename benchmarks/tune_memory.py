@@ -2,9 +2,9 @@
 
     python benchmarks/tune_memory.py --device cuda [--machine h100-sxm] [--output benchmarks/tune_memory.json]
 
-One Llama-like model (benchmarks/llama.py) is trained in bf16 with AdamW under each layout, each in a process of its
-own on one device: nothing is sharded, but units are copied, resharded and reduced as on many. The first step of one of
-them is recorded. Of each layout are printed the peak of torch's allocator in forward and backward and in the update,
+One Llama-like model (benchmarks/llama.py) is trained in bf16 with AdamW under each layout, one after the other on one
+device: nothing is sharded, but units are copied, resharded and reduced as on many. The first step of one of them is
+recorded. Of each layout are printed the peak of torch's allocator in forward and backward and in the update,
 less what was allocated before the model, and the median seconds of a step; with what the schedule says of them. Of all
 pairs of layouts, in how many the order is as predicted. On the CPU, where there is no such allocator, time alone.
 """
@@ -12,6 +12,7 @@ pairs of layouts, in how many the order is as predicted. On the CPU, where there
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -33,7 +34,7 @@ from benchmarks.llama import Llama, Shape
 from benchmarks.ranks import on_all_ranks
 from fsdp_compat.preflight.present_layout import optimizer_costs, present_layout
 from fsdp_compat.preflight.timeline import Timeline
-from fsdp_migrate.tune.machine import machine
+from fsdp_migrate.tune.machine import Machine, machine
 from fsdp_migrate.tune.present import present
 from fsdp_migrate.tune.proposals import parts
 from fsdp_migrate.tune.schedule import schedule
@@ -107,12 +108,10 @@ def record(device: torch.device, shape: Shape) -> dict[str, Any]:
     }
 
 
-def measure(device: torch.device, shape: Shape, units: list[tuple[list[str], Any]], layout: Layout) -> dict[str, Any]:
-    """Peaks in bytes of both halves of a step, and the median seconds of one."""
+def measure(device: torch.device, run: Run, layout: Layout, before: int) -> dict[str, Any]:
+    """Peaks in bytes of both halves of a step, and the median seconds of its passes and of all."""
     is_cuda = device.type == "cuda"
-    before = torch.cuda.memory_allocated(device) if is_cuda else 0
-    run = Run(device, shape, units, layout.forward_prefetch)
-    peaks, seconds = [0, 0], []
+    peaks, passes, seconds = [0, 0], [], []
     for step in range(WARM + STEPS):
         began = _now(device)
         for half, work in enumerate((lambda: _passes(run, layout), run.update)):
@@ -121,9 +120,29 @@ def measure(device: torch.device, shape: Shape, units: list[tuple[list[str], Any
             work()
             if is_cuda and step >= WARM:
                 peaks[half] = max(peaks[half], torch.cuda.max_memory_allocated(device) - before)
+            if half == 0 and step >= WARM:
+                passes.append(_now(device) - began)
         if step >= WARM:
             seconds.append(_now(device) - began)
-    return {"peak": peaks[0], "peak_update": peaks[1], "seconds": statistics.median(seconds)}
+    medians = {"seconds": statistics.median(passes), "seconds_with_update": statistics.median(seconds)}
+    return {"peak": peaks[0], "peak_update": peaks[1], **medians}
+
+
+def every_layout(device: torch.device, shape: Shape, here: Machine) -> tuple[list[dict[str, Any]], int]:
+    """A row for each layout, and the elements of the model."""
+    model = present(record(device, shape)).model
+    rows: list[dict[str, Any]] = []
+    for layout in layouts(model):
+        # Units and their hooks refer to each other.
+        gc.collect()
+        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        units = [([model.modules[m].name for m in unit.modules], unit.reshard) for unit in layout.units]
+        found = measure(device, Run(device, shape, units, layout.forward_prefetch), layout, before)
+        said = schedule(model, layout, here)
+        told = {"said_peak": said.peak, "said_peak_update": said.update, "said_seconds": said.times.step}
+        rows.append({"layout": layout.name, **found, **told, "at_peak": dict(said.at_peak)})
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows, sum(parameter.numel for parameter in model.parameters)
 
 
 def _passes(run: Run, layout: Layout) -> None:
@@ -157,25 +176,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the JSON here too")
     options = parser.parse_args()
     shape = Shape(options.layers, options.width, options.length, options.batch, options.vocabulary)
-    values = on_all_ranks(1, options.device, record, shape)[0]
-    model, here = present(values).model, machine(options.machine)
-    rows = []
-    for layout in layouts(model):
-        units = [([model.modules[m].name for m in unit.modules], unit.reshard) for unit in layout.units]
-        found = on_all_ranks(1, options.device, measure, shape, units, layout)[0]
-        said = schedule(model, layout, here)
-        told = {
-            "said_peak": said.peak,
-            "said_peak_update": said.update,
-            "said_seconds": said.times.step,
-            "at_peak": dict(said.at_peak),
-        }
-        rows.append({"layout": layout.name, **found, **told})
-        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    rows, parameters = on_all_ranks(1, options.device, every_layout, shape, machine(options.machine))[0]
     result = {
         **conditions("torch", device=torch.cuda.get_device_name(0) if options.device == "cuda" else ""),
         "model": vars(shape),
-        "parameters": sum(parameter.numel for parameter in model.parameters),
+        "parameters": parameters,
         "layouts": rows,
         "order_of_peaks": agreement(rows, "peak") if options.device == "cuda" else None,
         "order_of_seconds": agreement(rows, "seconds"),
