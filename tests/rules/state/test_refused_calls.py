@@ -70,3 +70,20 @@ def test_a_wrap_that_may_have_the_subgroup(wrap: str) -> None:
     other += f"def other(net, more, mesh):\n    return {wrap}\n\n"
     source = f"import functools\n{HEAD}{other}{SAVE.replace('build(net)', 'other(net, more, mesh)')}"
     assert "manual" in {found.level.value for found in findings(source)}
+
+
+UNSEEN = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+def kind(model, whole):
+    return FSDP.state_dict_type(model, StateDictType[whole])
+
+def resume(net, optimizer, state, whole):
+    model = FSDP(net, use_orig_params=True)
+    with kind(model, whole):
+        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+"""
+
+
+def test_what_a_scheduler_left_in_the_groups_is_named() -> None:
+    (found,) = [one for one in findings(UNSEEN) if one.rule == "FSDP305"]
+    assert found.level.value == "manual" and "initial_lr" in found.advice

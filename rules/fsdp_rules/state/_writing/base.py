@@ -25,6 +25,7 @@ CLOSURELESS = (
 )
 COMPARE = "compare the keys, dtypes and peak memory of a first save with those of FSDP1"
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
+SCHEDULED = '. If a scheduler saved "initial_lr" in the groups, set it in those of the new optimizer first'
 
 #: What the state of one parameter is called in a loop, the first that is free.
 STATE_NAMES = ("state", "param_state", "held_state")
@@ -46,7 +47,7 @@ def refuse(state: StateCall, problem: str) -> Diagnosis:
         state.call,
         Level.MANUAL,
         f"{state.name} cannot be rewritten: {problem}",
-        BY_HAND.format(name=state.action.value),
+        BY_HAND.format(name=state.action.value) + (SCHEDULED if state.action is Action.SET_OPTIM else ""),
         claims=(state.call.func,),
     )
 
