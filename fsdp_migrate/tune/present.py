@@ -32,8 +32,10 @@ class Present:
 def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
     """What the recorder wrote. ``ranks``: plan for so many, with as many replicas where there are some.
 
-    :raises ValueError: ``ranks`` cannot be divided by the shards of the present layout.
+    :raises ValueError: no backward was recorded, or ``ranks`` cannot be divided by the shards of the present layout.
     """
+    if not any(event[0] == "before" for event in values["events"]):
+        raise ValueError("no backward of the model was seen before the first optimizer step; compiled models show none")
     model, now = traced(values), values["layout"]
     if now["kind"] == "FSDP1":
         model = replace(model, events=tuple(_without_frozen(model)))
@@ -48,7 +50,7 @@ def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
     )
     recorded = layout
     if ranks is not None and ranks != layout.ranks:
-        layout = _scaled(layout, ranks)
+        layout = replace(layout, replicas=ranks) if now["kind"] == "plain" else _scaled(layout, ranks)
     model = replace(model, events=tuple(with_passing(model, recorded)))
     return Present(model, layout, now["kind"], values["device"])
 

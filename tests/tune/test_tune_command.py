@@ -87,6 +87,25 @@ def test_what_cannot_be_done_is_said(
     assert message in capsys.readouterr().err
 
 
+def test_a_model_that_is_not_sharded_is_whole_on_every_rank(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        PROGRAM[: PROGRAM.index("model = FSDP(")] + "model = net\n" + PROGRAM[PROGRAM.index("torch.manual_seed(dist") :]
+    )
+    program.write_text(text, encoding="utf-8")
+    main(["tune", "--ranks", "16", "--format", "json", *COMMAND])
+    found = json.loads(capsys.readouterr().out)
+    layouts = {layout["name"]: layout for layout in found["layouts"]}
+    assert (found["kind"], layouts["now"]["shards"], layouts["now"]["replicas"]) == ("plain", 1, 16)
+    assert (layouts["now"]["gathers"], layouts["now"]["reductions"]) == (0, 1)
+    assert layouts["blocks"]["shards"] == 16
+
+
+def test_a_program_without_a_backward_is_refused(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.write_text(PROGRAM.replace(".backward()", ""), encoding="utf-8")
+    assert main(["tune", *COMMAND]) == 2
+    assert "no backward of the model was seen" in capsys.readouterr().err
+
+
 def test_machines_come_from_files(tmp_path: Path) -> None:
     file = tmp_path / "ours.toml"
     file.write_text(

@@ -20,7 +20,8 @@ _STATES = {"Adagrad": 1, "RMSprop": 1, "Rprop": 2, "Lion": 1, "Muon": 1, "ASGD":
 def present_layout(model: nn.Module, modules: Sequence[tuple[str, nn.Module]]) -> dict[str, Any]:
     """Units, children first, by the places of their modules; ranks and precision are those of the root's unit.
 
-    ``modules``: those of a :class:`~fsdp_compat.preflight.timeline.Timeline`. A model that is not sharded is one unit.
+    ``modules``: those of a :class:`~fsdp_compat.preflight.timeline.Timeline`. A model that is not sharded is one unit
+    that every rank has whole.
     """
     place_of = {id(module): place for place, (_, module) in enumerate(modules)}
     units: dict[tuple[int, ...], bool | int | None] = {}
@@ -54,7 +55,7 @@ def _reshard(group: Any) -> bool | int:
 
 def _shape(unit: UnitFacts | None, world: int) -> dict[str, Any]:
     if unit is None:
-        return {"shards": world, "replicas": 1, "param_dtype": None, "reduce_dtype": None}
+        return {"shards": 1, "replicas": world, "param_dtype": None, "reduce_dtype": None}
     reduced = unit.reduce_dtype if unit.reduce_dtype is not None else unit.param_dtype
     return {
         "shards": unit.shards,

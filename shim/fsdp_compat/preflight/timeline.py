@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -160,8 +161,8 @@ class Timeline:
                 def before(gradient: torch.Tensor) -> None:
                     self._note("before", place, call)
 
-                for leaf in tree_flatten(output)[0]:
-                    if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                for leaf in _tensors(output):
+                    if leaf.requires_grad:
                         leaf.register_hook(before)  # type: ignore[no-untyped-call]
 
         return hook
@@ -221,6 +222,16 @@ class _Saved:
         self._users[key] -= 1
         if not self._users[key]:
             self.alive -= size
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Those of an output, also in dataclasses, which are no nests to pytree."""
+    for leaf in tree_flatten(value)[0]:
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for field in dataclasses.fields(leaf):
+                yield from _tensors(getattr(leaf, field.name))
 
 
 def _inner_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

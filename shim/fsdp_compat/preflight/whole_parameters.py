@@ -41,13 +41,18 @@ class WholeParameter:
 
 
 def whole_parameters(model: nn.Module, modules: Sequence[tuple[str, nn.Module]]) -> list[WholeParameter]:
-    """Every parameter once. ``modules``: those that count, by name, without FSDP1's wrappers."""
+    """Every parameter once. ``modules``: those that count, by name, without FSDP1's wrappers.
+
+    :raises NotImplementedError: tensor parallelism shards some of them, too.
+    """
     place_of = {id(module): place for place, (_, module) in enumerate(modules)}
     found: dict[int, tuple[tuple[int, ...], torch.dtype, bool, torch.Tensor | None, list[tuple[int, str]]]] = {}
     covered: set[tuple[int, str]] = set()
     for module in model.modules():
         if isinstance(module, FSDPModule):
             for managed in managed_parameters(module):
+                if managed.sharded.device_mesh.ndim > managed.data_dimensions:
+                    raise NotImplementedError("layouts of models with tensor parallelism are not known here")
                 entries = [(place_of[id(owner)], name) for owner, name in managed.places]
                 sharded = managed.sharded
                 found[id(sharded)] = (tuple(sharded.shape), sharded.dtype, sharded.requires_grad, None, entries)
