@@ -16,9 +16,9 @@ from fsdp_compat.optimizers.groups import KEYED_BY_NUMBER, exported_groups, load
 from fsdp_compat.optimizers.held import Held, OptimInput, held_parameters
 from fsdp_compat.planning.records import record_of
 from fsdp_compat.states.agreement import check_agreement
-from fsdp_compat.states.counters import Counters
 from fsdp_compat.states.rank0 import FromFirstRank, is_first_rank, map_tensors, meshes_of
 from fsdp_compat.states.sharded_tensors import is_sharded_tensor, whole_of
+from fsdp_compat.states.sharing import Sharing
 from fsdp_compat.torch_.param_groups import managed_parameters
 from fsdp_compat.torch_.tensors import full_tensor, shard_like, whole_copy
 from fsdp_compat.units import clean_name, fsdp_modules
@@ -41,9 +41,10 @@ def optim_state_dict(
     """``optim``'s state as ``FSDP.optim_state_dict`` gives it: ``state`` by parameter name, groups with names.
 
     ``full`` gathers each tensor (one at a time, onto the CPU if ``offload_to_cpu``), else they stay DTensors. With
-    ``rank0_only`` the other ranks get an empty dict; it needs ``full``. The result shares no memory with ``optim``.
-    Never steps the optimizer: a state that is still empty is returned empty. A collective; optimizers
-    may hold their parameters in another order on each rank, and the entries come in that of the first rank on all.
+    ``rank0_only`` the other ranks get an empty dict; it needs ``full``. The result shares no memory with ``optim`` but
+    for tensors of parameters that are not sharded, which FSDP1 saves as they are. Never steps the optimizer: a state
+    that is still empty is returned empty. A collective; optimizers may hold their parameters in another order on each
+    rank, and the entries come in that of the first rank on all.
 
     ``optim_state_dict`` stands for ``optim.state_dict()``: numbered as that is, or by name; without groups there are
     none in the result. What is not a parameter's state in it is kept as it is. ``optim_input`` is what an optimizer
@@ -63,11 +64,17 @@ def optim_state_dict(
     order = _order_of_first_rank(states, model, group)
     keep = not rank0_only or is_first_rank(model, group)
     exported: dict[Any, Any] = {}
-    for name in (held.names[param] for param in held.order):
+    sharing = Sharing(model)
+    for param in held.order:
+        name = held.names[param]
         if name in states:
+
+            def own(value: torch.Tensor, param: torch.Tensor = param) -> torch.Tensor | None:
+                return sharing.saved(value, param, full=full, offload_to_cpu=offload_to_cpu)
+
             # Sorted, since the ranks gather together and a dict may have another order on each of them.
             exported[name] = {
-                key: _exported(states[name][key], full, offload_to_cpu, keep) for key in sorted(states[name])
+                key: _exported(states[name][key], full, offload_to_cpu, keep, own) for key in sorted(states[name])
             }
     if not keep:
         return {}
@@ -96,9 +103,10 @@ def optim_state_dict_to_load(
     The tensors in ``optim_state_dict`` are whole (on every rank), DTensors, or ShardedTensors as FSDP1's are. Values
     of the groups are matched by the names of their parameters; parameters that FSDP does not manage may be missing in
     them, and then are so in the result. The result shares no memory with ``optim_state_dict`` but for counters of
-    steps, where FSDP1 counts on in what it was given. It has no groups if ``optim_state_dict`` has none, and is keyed
-    by number, or with ``is_named_optimizer`` by name. No collective for whole tensors, unless ``rank0_only``: then the
-    first rank of ``group`` sends what it has to the others, a tensor at a time.
+    steps, and for tensors of parameters that are not sharded, where FSDP1 goes on in what it was given. It has no
+    groups if ``optim_state_dict`` has none, and is keyed by number, or with ``is_named_optimizer`` by name. No
+    collective for whole tensors, unless ``rank0_only``: then the first rank of ``group`` sends what it has to the
+    others, a tensor at a time.
 
     Raises ValueError, naming what does not fit, for state of parameters that ``optim`` does not hold, groups made
     up differently, tensors of another shape, a state that lacks a part of a unit, or one that is empty on this rank;
@@ -125,13 +133,13 @@ def optim_state_dict_to_load(
         raise ValueError(f"optim_state_dict has state for {shortened(strangers)}, which the optimizer does not hold")
     _check_units_whole(model, held, saved)
     keys: Mapping[str, Any] = held.raw_names if is_named_optimizer else held.numbers()
-    counters = Counters(model, is_sent=rank0_only)
+    sharing = Sharing(model, is_sent=rank0_only)
     # In the order of what was saved, which is the same on all ranks where one of them sends it.
     state: dict[Any, Any] = {}
     for name, values in saved.items():
         if name in params:
             state[keys[name]] = {
-                key: _imported(values[key], params[name], fetch, f"{key} of {name}", counters) for key in values
+                key: _imported(values[key], params[name], fetch, f"{key} of {name}", sharing) for key in values
             }
         else:
             state[name] = map_tensors(values, fetch)
@@ -192,9 +200,13 @@ def _by_name(states: Mapping[Any, Any], held: Held) -> tuple[dict[str, Any], dic
     return {name: found[name] for name in held.names.values() if name in found}, others
 
 
-def _exported(value: Any, full: bool, offload_to_cpu: bool, keep: bool) -> Any:
+def _exported(
+    value: Any, full: bool, offload_to_cpu: bool, keep: bool, own: Callable[[torch.Tensor], torch.Tensor | None]
+) -> Any:
     if not isinstance(value, torch.Tensor):
-        return map_tensors(value, lambda tensor: _exported(tensor, full, offload_to_cpu, keep))
+        return map_tensors(value, lambda tensor: _exported(tensor, full, offload_to_cpu, keep, own))
+    if (shared := own(value)) is not None:
+        return shared if keep else None
     if not full:
         copied = value.detach().clone()
         return copied.cpu() if offload_to_cpu else copied
@@ -204,13 +216,13 @@ def _exported(value: Any, full: bool, offload_to_cpu: bool, keep: bool) -> Any:
     return whole.cpu() if offload_to_cpu else whole
 
 
-def _imported(value: Any, param: torch.Tensor, fetch: _Fetch, what: str, counters: Counters) -> Any:
+def _imported(value: Any, param: torch.Tensor, fetch: _Fetch, what: str, sharing: Sharing) -> Any:
     if is_sharded_tensor(value):
         value = whole_of(value)
     elif not isinstance(value, torch.Tensor):
         return map_tensors(value, lambda tensor: fetch(tensor).clone())
     elif value.dim() == 0:
-        return counters.loaded(value, fetch(value), param)
+        return sharing.counter(value, fetch(value), param)
     else:
         value = fetch(value)
     if value.shape != param.shape:
@@ -221,6 +233,6 @@ def _imported(value: Any, param: torch.Tensor, fetch: _Fetch, what: str, counter
         return full_tensor(value) if isinstance(value, DTensor) else value.clone()
     if isinstance(value, DTensor):
         if value.device_mesh == param.device_mesh and value.placements == param.placements:
-            return value.clone()
+            return value if sharing.loads(param) else value.clone()
         value = full_tensor(value)
-    return shard_like(value, param)
+    return shard_like(value, param, copy=not sharing.loads(param))

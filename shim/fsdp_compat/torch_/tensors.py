@@ -42,15 +42,16 @@ def _is_strided(placement: Placement) -> bool:
     return hasattr(placement, "split_factor")
 
 
-def shard_like(source: torch.Tensor, like: DTensor) -> DTensor:
+def shard_like(source: torch.Tensor, like: DTensor, *, copy: bool = True) -> DTensor:
     """``source`` as a DTensor with the mesh and placements of ``like``; dtype of ``source``, device of ``like``.
 
     ``source`` is all of it as a plain tensor, or a DTensor over the last dimensions of that mesh (tensor parallelism).
+    Without ``copy`` the result shares its memory where it can.
     """
     data_dimensions = like.device_mesh.ndim - (source.device_mesh.ndim if isinstance(source, DTensor) else 0)
     local = _part(source, like, data_dimensions).to(like.to_local().device)
     return DTensor.from_local(
-        local.clone(memory_format=torch.contiguous_format),
+        local.clone(memory_format=torch.contiguous_format) if copy else local.contiguous(),
         like.device_mesh,
         like.placements,
         run_check=False,
