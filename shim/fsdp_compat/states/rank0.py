@@ -35,7 +35,7 @@ class FromFirstRank:
         self.skeleton: Any = skeleton[0]
 
     def tensor(self, placeholder: torch.Tensor) -> torch.Tensor:
-        """The tensor that ``placeholder`` of the skeleton stands for, on the CPU."""
+        """The tensor that ``placeholder`` stands for, on the CPU; the first rank's own if it is there."""
         for number, one in enumerate(self._groups):
             device = device_of_group(one)
             if number == 0:
@@ -45,7 +45,8 @@ class FromFirstRank:
                     else torch.empty(placeholder.shape, dtype=placeholder.dtype, device=device)
                 )
             dist.broadcast(value, src=_first_of(one), group=one)
-        return value.cpu()
+        own = self._tensors.get(id(placeholder))
+        return own.detach() if own is not None and own.device.type == "cpu" else value.cpu()
 
     def _take(self, tensor: torch.Tensor) -> torch.Tensor:
         placeholder = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
