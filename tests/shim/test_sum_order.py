@@ -153,7 +153,8 @@ def both(rank: int, world_size: int, shape: str, frozen: bool, checkpoint: bool)
     with quiet_fsdp1():
         expected = trained(FSDP1, rank, shape, frozen, checkpoint)
     found = trained(FSDP, rank, shape, frozen, checkpoint)
-    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    different = [name for name in expected if not torch.equal(expected[name], found[name])]
+    assert different == [], different
 
 
 @pytest.mark.parametrize("how", ["trained", "frozen", "checkpoint"])

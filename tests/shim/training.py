@@ -194,9 +194,10 @@ def assert_same(first: Outcome, second: Outcome, rounding: float = 0.0) -> None:
     """Equal losses and weights, up to ``rounding``; norms to 1e-6 relative: the two sum squares in another order."""
     torch.testing.assert_close(_float64(first.losses), _float64(second.losses), rtol=0, atol=rounding)
     assert first.weights.keys() == second.weights.keys()
+    different = [name for name, weight in first.weights.items() if not weight.equal(second.weights[name])]
     for name, weight in first.weights.items():
         torch.testing.assert_close(
-            weight, second.weights[name], rtol=0, atol=rounding, msg=lambda m, n=name: f"{n}: {m}"
+            weight, second.weights[name], rtol=0, atol=rounding, msg=lambda m, n=name: f"{n} of {different}: {m}"
         )
     torch.testing.assert_close(_float64(first.norms), _float64(second.norms), rtol=1e-6, atol=0)
 
