@@ -220,16 +220,10 @@ def _costs() -> Iterator[str]:
         f"times are those of the {clock}, medians of {found['rounds']} rounds with their quartiles. The model "
         f"that is timed has {parameters[0]} parameters, that of memory {parameters[1]}."
     )
-    if not on_cuda:
-        yield ""
-        yield from _paragraph(
-            "**No GPU was used.** These figures do not show what overlaps on a GPU or what its allocator keeps. The "
-            "fp16 scaler, pinned offloading, prefetching and NCCL have no figures on a GPU either: `make test-gpu` and "
-            "`make bench` run them on a machine that has one."
-        )
     for name, variant in found["variants"].items():
         title = name.replace("-checkpointing", " with activation checkpointing")
         yield from ("", f"## {title}", "", *_variant(variant, "wall" if on_cuda else "cpu"))
+    yield from _costs_on_a_gpu()
     opened = json.loads((BENCHMARKS / "report_opening.json").read_text(encoding="utf-8"))
     times = opened["milliseconds"]
     middle = {what: f"{one['median']:.0f} ms" for what, one in times.items()}
@@ -243,6 +237,20 @@ def _costs() -> Iterator[str]:
         f"{opened['load_average'][0]:g}). "
         "`make bench-report` repeats it."
     )
+
+
+def _costs_on_a_gpu() -> Iterator[str]:
+    found = json.loads((BENCHMARKS / "training_costs_cuda.json").read_text(encoding="utf-8"))
+    yield from ("", "## On a GPU", "")
+    yield from _paragraph(
+        f"Measured on {found['date']} with {found['ranks']} processes that share one {found['machine']['device']}, "
+        f"NCCL over sockets, torch {found['versions']['torch']}, medians of {found['rounds']} rounds by the clock. The "
+        "collectives of ranks that share a GPU take turns with their kernels: these times show no overlap, nor what "
+        "ranks take that have a GPU each. Memory is the peak of the allocator of torch. What more variants and "
+        "GPUs cost is not measured: `make bench` runs them on a machine that has some."
+    )
+    for name, variant in found["variants"].items():
+        yield from ("", f"### {name} on a GPU", "", *_variant(variant, "wall"))
 
 
 def _variant(variant: Mapping[str, Any], clock: str) -> Iterator[str]:

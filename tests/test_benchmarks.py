@@ -25,7 +25,7 @@ def test_a_measurement_has_its_conditions(path: Path) -> None:
     assert re.fullmatch(r"3\.\d+\.\d+", found["versions"]["python"])
     assert found["machine"]["device"]
     assert found["machine"]["cores"] > 0
-    assert path.with_suffix(".py").exists()
+    assert path.with_name(f"{path.stem.removesuffix('_cuda')}.py").exists()
 
 
 def test_the_page_about_checkpoints_says_what_was_measured() -> None:
