@@ -50,6 +50,12 @@ FORMAT = click.option(
     help="For people, or for programs, by the schemas in fsdp_migrate/schemas.",
 )
 
+CPU = click.option(
+    "--cpu",
+    is_flag=True,
+    help="On a machine without a GPU: let the CPU answer for CUDA, and gloo for NCCL (docs/cpu.md).",
+)
+
 QUIET = click.option("-q", "--quiet", "verbosity", flag_value="quiet", help="Print the summary and errors alone.")
 VERBOSE = click.option(
     "-v", "--verbose", "verbosity", flag_value="verbose", help="Print every finding by itself, and the settings."

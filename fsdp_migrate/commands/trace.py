@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.commands.options import FORMAT, complete_files, writable
+from fsdp_migrate.commands.options import CPU, FORMAT, complete_files, writable
 
 _HELP = """Run a few steps of your training under FSDP1, and record what its code does with sharded models.
 
@@ -47,8 +47,11 @@ Exit code:
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop a program that takes longer.")
 @click.option("--merge", is_flag=True, help="The words are records: make one of them.")
+@CPU
 @FORMAT
-def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | None, merge: bool, form: str) -> int:
+def trace(
+    command: tuple[str, ...], steps: int, output: str, timeout: float | None, merge: bool, cpu: bool, form: str
+) -> int:
     from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import printable
     from fsdp_migrate.trace.merging import merge as merged
@@ -66,7 +69,7 @@ def trace(command: tuple[str, ...], steps: int, output: str, timeout: float | No
             found = Traced(whole, f"{without(whole)}: the record denies nothing" if whole.missing else "")
         else:
             with shown() as progress:
-                found = traced(command, Path.cwd(), steps, timeout, progress)
+                found = traced(command, Path.cwd(), steps, timeout, progress, cpu=cpu)
     except (BadTrace, CannotRun) as error:
         raise click.ClickException(str(error)) from error
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fsdp_migrate.commands.options import FORMAT, Named, complete_files
+from fsdp_migrate.commands.options import CPU, FORMAT, Named, complete_files
 from fsdp_migrate.commands.verdicts import report_file, show, show_bisection
 
 _HELP = """Prove on your own training run that the migrated code trains the same, bit for bit.
@@ -125,6 +125,7 @@ def verify() -> None:
 @click.option("--save-with", metavar="CMD", help="How to start the run that saves, where it is another command.")
 @click.option("--resume-with", metavar="CMD", help="How to start the run that resumes, where it is another command.")
 @_recording_options
+@CPU
 @FORMAT
 def run(
     command: tuple[str, ...],
@@ -149,6 +150,7 @@ def run(
     seed: int | None,
     deep: int,
     timeout: float | None,
+    cpu: bool,
     form: str,
 ) -> int:
     """Run before and after, and compare."""
@@ -176,7 +178,8 @@ def run(
     wanted = Wanted(
         before=commands[0], after=commands[1], in_place=before is not None and before_dir is None, to=to,
         before_dir=before_dir, after_dir=after_dir, before_ref=before_ref, link=link, repeat=repeat,
-        recorded=Recorded(steps, max(deep, int(feed)), seed, feed), timeout=timeout, keep=keep, tolerance=tolerance,
+        recorded=Recorded(steps, max(deep, int(feed)), seed, feed, cpu), timeout=timeout, keep=keep,
+        tolerance=tolerance,
     )  # fmt: skip
     with shown() as progress:
         try:
@@ -198,6 +201,7 @@ def run(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
 @_recording_options
+@CPU
 @FORMAT
 def record(
     out: Path,
@@ -207,11 +211,12 @@ def record(
     seed: int | None,
     deep: int,
     timeout: float | None,
+    cpu: bool,
     form: str,
 ) -> int:
     """Run COMMAND with the recorder in each rank; one file a rank is written to OUT, which must be new or empty.
 
-    On several nodes, record each with another OUT, and copy the files of all ranks into one folder.
+    On several nodes, record each in its own folder of one folder (OUT/node-0, OUT/node-1), and compare that.
     """
     from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import count
@@ -225,7 +230,7 @@ def record(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise click.UsageError(f"{out} is not an empty folder: recordings are not mixed")
     out.mkdir(parents=True, exist_ok=True)
-    orders = Orders(str(out.resolve()), steps, stop, deep, seed)
+    orders = Orders(str(out.resolve()), steps, stop, deep, seed, cpu=cpu)
     with shown() as progress:
         try:
             launch(Run("", command, Path.cwd(), out / "output.log", orders), timeout, progress.begin("record", steps))

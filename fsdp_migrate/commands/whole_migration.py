@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.commands.options import FORMAT, complete_files, rule_settings, writable
+from fsdp_migrate.commands.options import CPU, FORMAT, complete_files, rule_settings, writable
 from fsdp_migrate.commands.verdicts import echo
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ Exit code:
 @click.option("--report", metavar="FILE", help="Write the page, .html, .json or .txt.")
 @click.option("--continue", "goes_on", is_flag=True, help="Go on with the migration that has begun here.")
 @click.option("--abort", is_flag=True, help="Put back what was rewritten, and forget the migration.")
+@CPU
 @FORMAT
 def migrate(
     command: tuple[str, ...],
@@ -57,6 +58,7 @@ def migrate(
     report: str | None,
     goes_on: bool,
     abort: bool,
+    cpu: bool,
     form: str,
 ) -> int:
     from fsdp_migrate.migration.journal import ChangedSince, Desk, Journal, NoJournal, Options
@@ -82,7 +84,7 @@ def migrate(
         if goes_on:
             journal = desk.read()
         else:
-            options = Options(command, to, steps, link, timeout, source.inside.as_posix())
+            options = Options(command, to, steps, link, timeout, source.inside.as_posix(), cpu)
             journal = begin(desk, Journal(options), allow_dirty)
         with shown() as progress:
             moved = go_on(desk, journal, _settings(journal.options.to), progress, echo)

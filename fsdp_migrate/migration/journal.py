@@ -41,6 +41,7 @@ class Options:
     link: tuple[str, ...] = ()
     timeout: float | None = None
     inside: str = "."
+    cpu: bool = False
 
 
 @dataclass(frozen=True)

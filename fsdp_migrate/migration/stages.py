@@ -114,7 +114,14 @@ def _trace(desk: Desk, journal: Journal, progress: Progress) -> None:
         trees.link(desk.root, copy, options.link)
         command = trees.command(options.command, desk.root / options.inside, copy / options.inside)
         found = traced(
-            command, copy / options.inside, options.steps, options.timeout, progress, copy, (desk.root, copy)
+            command,
+            copy / options.inside,
+            options.steps,
+            options.timeout,
+            progress,
+            copy,
+            (desk.root, copy),
+            options.cpu,
         )
     if found.problem:
         raise CannotRun(found.problem)
@@ -174,6 +181,6 @@ def _write(desk: Desk, journal: Journal, result: RunResult) -> Journal:
 def _wanted(journal: Journal) -> Wanted:
     options = journal.options
     return Wanted(
-        options.command, options.command, Recorded(options.steps, 0, None), to=options.to,
+        options.command, options.command, Recorded(options.steps, 0, None, cpu=options.cpu), to=options.to,
         before_ref=journal.before, link=options.link, timeout=options.timeout,
     )  # fmt: skip

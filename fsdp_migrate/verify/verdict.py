@@ -73,10 +73,11 @@ def judge(
 ) -> Verdict:
     """Compare two recordings that both hold what they were asked for."""
     comparison = Comparison(before, after, allowance)
+    notes = (*notes, *before.answers)
     firsts = tuple(first_differences(comparison.tally))
-    verdict = Verdict(comparison, firsts, None, noise, tuple(notes))
+    verdict = Verdict(comparison, firsts, None, noise, notes)
     cause = name_cause(comparison, verdict.first) if verdict.first is not None else None
-    return Verdict(comparison, firsts, cause, noise, tuple(notes))
+    return Verdict(comparison, firsts, cause, noise, notes)
 
 
 def with_rounding(verdict: Verdict, rounding: Named) -> Verdict:

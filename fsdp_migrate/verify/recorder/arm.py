@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import sys
 from collections.abc import Iterator
@@ -31,12 +32,16 @@ def recorded(orders: Orders) -> Iterator[None]:
 
 def helpers_loaded() -> None:
     """The program has imported ``fsdp_compat``, whose functions clip as FSDP1's method does."""
+    if from_environment().cpu:
+        importlib.import_module(".on_cpu", __package__).helpers_loaded()
     if _session is not None:
         _session.helpers_loaded()
 
 
 def fsdp1_loaded() -> None:
     """The program has imported FSDP1's class."""
+    if from_environment().cpu:
+        importlib.import_module(".on_cpu", __package__).fsdp1_loaded()
     if _observer is not None:
         _observer.fsdp1_loaded()
 
@@ -46,6 +51,8 @@ def arm() -> None:
     global _session, _observer
     orders = from_environment()
     listen(orders)
+    if orders.cpu:
+        importlib.import_module(".on_cpu", __package__).answer(orders.out)
     if orders.observe:
         _observer = Observer(orders)
         _observer.listen()

@@ -23,6 +23,7 @@ class Orders:
     ``saves``: end the program only as the step after the last one begins, when what it saves after its step is written.
     ``keeps``: keep what goes into each module in the first step. ``feed``: the folder of a run that kept it, whose
     modules' inputs this run's get in place of their own. Both need ``deep``.
+    ``cpu``: answer for the GPUs of a program that runs without one.
     ``observe``: in place of all this, look at the code below this folder, and write which of it holds what.
     """
 
@@ -40,6 +41,7 @@ class Orders:
     saves: bool = False
     keeps: bool = False
     feed: str | None = None
+    cpu: bool = False
     observe: str = ""
 
     def environment(self) -> dict[str, str]:

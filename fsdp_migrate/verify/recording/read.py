@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.verify.recorder.writer import FORMAT, VERSION
+from fsdp_migrate.verify.recording.gpu_answers import answers
 from fsdp_migrate.verify.recording.recording import (
     BadRecording,
     Call,
@@ -31,13 +32,15 @@ _READABLE = (1, VERSION)
 
 
 def read(directory: Path) -> Recording:
-    """Raises :class:`BadRecording` where there is nothing to compare: no file, ranks missing, ranks that disagree."""
+    """The recording in ``directory``, or in the folders of nodes in it.
+
+    Raises :class:`BadRecording` where there is nothing to compare: no file, ranks missing, ranks that disagree."""
     files = _files(directory)
-    ranks = [_events(file) for file in files]
-    starts = [_start(events, file) for events, file in zip(ranks, files, strict=True)]
+    ranks = [_events(file) for file in files.values()]
+    starts = [_start(events, file) for events, file in zip(ranks, files.values(), strict=True)]
     world = int(starts[0]["environment"]["world size"])
     if len(ranks) != world:
-        raise OtherRanks(directory, len(ranks), world, all(one.get("of this node") == len(ranks) for one in starts))
+        raise OtherRanks(directory, [*files], world, all(one.get("of this node") == len(ranks) for one in starts))
     failures = tuple(str(e["reason"]) for events in ranks for e in events if e["kind"] == "failed")
     steps = [[event for event in events if event["kind"] == "step"] for events in ranks]
     optimizers = [[event for event in events if event["kind"] == "optimizer"] for events in ranks]
@@ -58,20 +61,28 @@ def read(directory: Path) -> Recording:
         asked=int(starts[0]["steps"]),
         deep=int(starts[0]["deep"]),
         failures=failures,
+        answers=tuple(answers(directory)),
     )
 
 
-def _files(directory: Path) -> list[Path]:
+def _files(directory: Path) -> dict[int, Path]:
     if not directory.is_dir():
         raise BadRecording(f"{directory}: there is no such folder; fsdp-migrate verify record writes it")
-    again = sorted(file.name for file in directory.glob("rank-*.again-*.jsonl"))
+    again = sorted(file.name for file in directory.glob("**/rank-*.again-*.jsonl"))
     if again:
         rank = again[0].split(".")[0]
         raise BadRecording(f"{directory}: two processes recorded as {rank}; record one training at a time")
-    found = sorted((int(match[1]), file) for file in directory.iterdir() if (match := _NAME.fullmatch(file.name)))
+    found: dict[int, Path] = {}
+    # Each node may have written a folder.
+    for file in sorted([*directory.glob("rank-*.jsonl"), *directory.glob("*/rank-*.jsonl")]):
+        if match := _NAME.fullmatch(file.name):
+            number = int(match[1])
+            if number in found:
+                raise BadRecording(f"{directory}: rank {number} is in {found[number]} and {file}: keep one training")
+            found[number] = file
     if not found:
         raise BadRecording(f"{directory}: no optimizer step was recorded in it")
-    return [file for _, file in found]
+    return dict(sorted(found.items()))
 
 
 def _events(file: Path) -> list[_Event]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fsdp_migrate.verify.recording.value import Copies, Value
+
+#: So many ranks are named.
+_MANY = 8
 
 
 class BadRecording(Exception):
@@ -17,9 +20,16 @@ class BadRecording(Exception):
 class OtherRanks(BadRecording):
     """Only some ranks are here; ``is_node`` where they are all of one machine, and the others ran on other ones."""
 
-    def __init__(self, directory: Path, found: int, world: int, is_node: bool) -> None:
-        super().__init__(f"{directory}: {found} of {world} ranks were recorded; copy the files of all of them")
-        self.found, self.world, self.is_node = found, world, is_node
+    def __init__(self, directory: Path, found: Sequence[int], world: int, is_node: bool) -> None:
+        missing = [rank for rank in range(world) if rank not in found]
+        more = f" and {len(missing) - _MANY} more" if len(missing) > _MANY else ""
+        named = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing[:_MANY]))}{more}"
+        verb = "are" if len(missing) > 1 else "is"
+        super().__init__(
+            f"{directory}: {len(found)} of {world} ranks were recorded, {named} {verb} missing; "
+            "copy the files or the folders of all nodes into it"
+        )
+        self.found, self.world, self.is_node = len(found), world, is_node
 
 
 #: What an optimizer keeps of one parameter, by name.
@@ -146,6 +156,8 @@ class Recording:
     asked: int
     deep: int
     failures: tuple[str, ...] = field(default=())
+    #: What the CPU answered for a GPU, as a note.
+    answers: tuple[str, ...] = ()
     #: The steps before, where this is the rest of a run.
     until: tuple[Step, ...] = ()
 

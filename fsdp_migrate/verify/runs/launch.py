@@ -27,6 +27,16 @@ _OTHERS = re.compile(
     r"Connection (reset|closed|refused)|Broken pipe|remote process exited|failed to connect|"
     r"DistStoreError|DistBackendError|DistNetworkError|Timed out waiting"
 )
+_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
+#: How torch says that there is no GPU.
+_GPU = re.compile(
+    r"Found no NVIDIA driver|not compiled with CUDA|no GPUs found|non-CPU accelerator|accelerator when none|"
+    r"accelerator device when none|Distributed package doesn't have NCCL|No CUDA GPUs are available|"
+    r"CUDA is not available|CUDA driver|needs? a GPU|`?sync_module_states=True`?.*GPU|sync_module_states.*CPU|"
+    r"names an accelerator|No backend type associated with device type cuda|"
+    r"module 'torch\._C' has no attribute '_cuda|accelerator support: None|Cannot access accelerator|"
+    r"Tried to instantiate dummy base class|Attempting to deserialize object on a CUDA device"
+)
 #: What is called while a run goes: seconds, steps so far, and the last line that it printed.
 Watch = Callable[[float, int, str], None]
 
@@ -51,6 +61,8 @@ def run(wanted: Run, timeout: float | None, watch: Watch) -> float:
     """Run it; the seconds that it took. Raises :class:`CannotRun` with the program's own traceback."""
     environment = os.environ | wanted.orders.environment() | {"PYTHONPATH": _python_path(wanted)}
     environment |= {"FSDP_MIGRATE_HELPERS": _helpers()}
+    if wanted.orders.cpu:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     wanted.log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with wanted.log.open("wb") as stream:
@@ -73,7 +85,7 @@ def run(wanted: Run, timeout: float | None, watch: Watch) -> float:
             raise
     if code != 0:
         told = own_traceback(wanted.log)
-        raise CannotRun(f"the run {wanted.side} failed with exit code {code}:\n{told}")
+        raise CannotRun(f"the run {wanted.side} failed with exit code {code}:\n{told}{_asks_for_gpu(told, wanted)}")
     return time.monotonic() - began
 
 
@@ -157,6 +169,25 @@ def own_traceback(log: Path, longest: int = 60) -> str:
             blocks.append(block)
     alone = [block for block in blocks if not _OTHERS.search(block[-1])]
     return "\n".join((*alone, *_root_cause(lines), *blocks, lines)[0][-longest:])
+
+
+def _asks_for_gpu(told: str, wanted: Run) -> str:
+    """What to do where the program fails since it asks for a GPU, with the line of the program that asks."""
+    found = _GPU.search(told)
+    if found is None:
+        return ""
+    lines = [match for match in _LINE.finditer(told) if not _is_foreign(match["file"])]
+    where = f"{lines[-1]['file']}:{lines[-1]['line']}" if lines else "the program"
+    where = where.removeprefix(f"{wanted.directory.resolve()}{os.sep}")
+    said = f"{where} asks for a GPU, and torch finds none here"
+    if wanted.orders.cpu:
+        return f"\n{said}; --cpu has no answer for it: run it on a machine with GPUs"
+    return f"\n{said}: pass --cpu, which lets the CPU and gloo answer, or run it on a machine with GPUs"
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a file of a traceback is none of the program: installed, or this recorder."""
+    return "-packages" in file or file.startswith(str(INJECTED.parent))
 
 
 def _root_cause(lines: list[str]) -> list[list[str]]:

@@ -26,12 +26,16 @@ UNCOMMITTED = "the repository has uncommitted changes, which are not in the comp
 
 @dataclass(frozen=True)
 class Recorded:
-    """What every run records; see :class:`Orders`. ``feed``: one more run after, fed what modules got before."""
+    """What every run records; see :class:`Orders`. ``feed``: one more run after, fed what modules got before.
+
+    ``cpu``: answer for the GPUs of programs that run without one.
+    """
 
     steps: int
     deep: int
     seed: int | None
     feed: bool = False
+    cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ class Runner:
             Orders(
                 str(out), asked.steps, True, self.deep, asked.seed, self._since, rounding.scale, rounding.sizes,
                 keeps=asked.feed and name == "before", feed=None if feed is None else str(feed),
+                cpu=asked.cpu,
             ),
             **changed,
         )  # fmt: skip
