@@ -51,7 +51,11 @@ def test_two_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert f"1 of 2 ranks recorded in node-{node}, all of this node" in output
     node_0, node_1 = str(tmp_path / "node-0"), str(tmp_path / "node-1")
     assert main(["verify", "compare", node_0, node_0]) == 2
-    assert "1 of 2 ranks were recorded; copy the files of all of them" in capsys.readouterr().err
+    assert "1 of 2 ranks were recorded, rank 1 is missing; copy the files or the folders" in capsys.readouterr().err
+    # Their folders in one folder are one recording.
+    assert main(["verify", "compare", str(tmp_path), str(tmp_path)]) == 0
     shutil.copy(Path(node_1, "rank-1.jsonl"), node_0)
     recording = read(Path(node_0))
     assert (recording.world, len(recording.steps), recording.finished) == (2, 3, True)
+    assert main(["verify", "compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "rank 1 is in" in capsys.readouterr().err
