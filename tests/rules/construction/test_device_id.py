@@ -78,6 +78,13 @@ def test_a_parameter_may_be_a_device_or_a_number() -> None:
     assert 'if torch.device(place).type == "cuda" and torch.device(place).index is not None:' in text
 
 
+@pytest.mark.parametrize("value", ['settings["device"]', "self.settings.devices[0]"])
+def test_an_item_of_a_configuration_is_asked_for_its_type(value: str) -> None:
+    text = wrapped(f"device_id={value}", parameters="model, self, settings")
+    assert MESH.format(f"torch.device({value}).type") in text
+    assert "fsdp_compat" not in text
+
+
 @pytest.mark.parametrize(
     "value",
     [
