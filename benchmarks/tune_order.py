@@ -167,23 +167,24 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--output", type=Path, help="write the JSON here too")
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, ranks, kind in itertools.product(MODELS, (2, 4), LINKS):
         rows.append(compared(name, ranks, kind, options.steps))
         right = [rows[-1][clock]["right"] for clock in CLOCKS]
         print(name, ranks, kind, *right, "of", rows[-1]["pairs"], file=sys.stderr, flush=True)
-    result = {
-        **conditions("torch"),
-        "load_average": round(os.getloadavg()[0], 1),
-        "links": {name: vars(link) for name, link in LINKS.items()},
-        "pairs": sum(row["pairs"] for row in rows),
-        "right": {clock: sum(row[clock]["right"] for row in rows) for clock in CLOCKS},
-        "runs": rows,
-    }
-    text = json.dumps(result, indent=2) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    print(text, end="")
+        result = {
+            **conditions("torch"),
+            "load_average": round(os.getloadavg()[0], 1),
+            "steps": options.steps,
+            "links": {name: vars(link) for name, link in LINKS.items()},
+            "pairs": sum(row["pairs"] for row in rows),
+            "right": {clock: sum(row[clock]["right"] for row in rows) for clock in CLOCKS},
+            "runs": rows,
+        }
+        # After each, so that one that is ended leaves what it has.
+        if options.output:
+            options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":
