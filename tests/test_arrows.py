@@ -146,7 +146,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "preflight": {"tables", "torch_", "units"},
         "optimizers": {"messages", "torch_", "units"},
         "states": {"messages", "optimizers", "planning", "torch_", "units", "vocabulary"},
-        "step": {"messages", "optimizers", "planning", "torch_", "units"},
+        "step": {"messages", "planning", "torch_", "units"},
         "applying": {"messages", "optimizers", "planning", "step", "torch_", "units", "vocabulary"},
         "face": {"applying", "messages", "optimizers", "planning", "states", "step", "torch_", "units", "vocabulary"},
         "": {
