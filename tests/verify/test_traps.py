@@ -208,6 +208,12 @@ Root Cause (first observed failure):
   exitcode  : -11 (pid: 4079)  (SIGSEGV)
 ======
 """
+USAGE = "usage: train.py --out OUT\ntrain.py: error: the following arguments are required: --out\n"
+EXIT = (
+    "W1128 04:50:01.3 15068 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 15094\n"
+    "E1128 04:50:01.4 15068 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 2)\n"
+    f"{CHILD.replace('-11 (pid: 4079)  (SIGSEGV)', '2 (pid: 4079)')}"
+)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +222,9 @@ Root Cause (first observed failure):
         (LOST + OWN + CHILD, OWN),
         (LOST + CHILD, CHILD[CHILD.index("Root") : CHILD.rindex("======")]),
         (LOST, LOST.replace("[rank1]: ", "")),
+        (f"{USAGE}{EXIT}", f"step 0\n{USAGE}{EXIT[EXIT.index('Root') : EXIT.rindex('======')]}"),
     ],
-    ids=["its own", "a signal", "nothing else"],
+    ids=["its own", "a signal", "nothing else", "an exit"],
 )
 def test_the_rank_that_failed_is_shown_before_those_that_lost_it(tmp_path: Path, printed: str, shown: str) -> None:
     log = tmp_path / "output.log"

@@ -153,6 +153,13 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
+#: Lines of torchrun, and the one by which it begins to tell of a rank that failed.
+_LAUNCHER = re.compile(r"[EIW]\d{4} .* torch/distributed/")
+_FAILED = re.compile(r"E\d{4} .* torch/distributed/elastic/")
+_EXIT = re.compile(r"exitcode +: \d")
+_PRINTED_LAST = 8
+
+
 def own_traceback(log: Path, longest: int = 60) -> str:
     """The first traceback that the program printed, else its last lines.
 
@@ -191,7 +198,13 @@ def _is_foreign(file: str) -> bool:
 
 
 def _root_cause(lines: list[str]) -> list[list[str]]:
-    """What torchrun says of the rank that failed first: a signal leaves no traceback."""
+    """What torchrun says of the rank that failed first, since a signal and an exit leave no traceback.
+
+    Above it what the ranks printed last, as argparse does, unless a signal ended the rank.
+    """
     start = next((number for number, line in enumerate(lines) if line.startswith("Root Cause")), len(lines))
     found = list(itertools.takewhile(lambda line: not line.startswith("====="), lines[start:]))
-    return [found] if found else []
+    exits = any(_EXIT.search(line) for line in found)
+    printed = itertools.takewhile(lambda line: not _FAILED.match(line), lines) if exits else ()
+    last = [line for line in printed if line.strip() and not _LAUNCHER.match(line)][-_PRINTED_LAST:]
+    return [[*last, *found]] if found else []
