@@ -95,7 +95,7 @@ def facts_of(
     wrapped = WrappedModules(machine, lambda path, at: bool(dotted_at(at, lines[path])))
     inner = set().union(*wrapped.inner.values())
     excluded: dict[str, set[Position]] = defaultdict(set)
-    exclusions, early = Excluded(machine, sources), before_wraps(machine, sources)
+    exclusions, early = Excluded(machine, sources), before_wraps(machine)
     gives, names = Gives(machine), MemberNames(machine)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     tables: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)

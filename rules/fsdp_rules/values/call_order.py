@@ -49,12 +49,17 @@ class CallOrder(Generic[Event]):
                 yield around, call, before, later
                 pending += [(caller, where, before) for caller, where in self._callers[around]]
 
-    def beside(self, body: Body, place: int) -> tuple[set[Event], set[Event]]:
-        """What may happen before and after the operation ``place`` in one run of ``body``."""
+    def beside(self, body: Body, place: int, since: int | None = None) -> tuple[set[Event], set[Event]]:
+        """What may happen before and after the operation ``place`` in one run of ``body``.
+
+        ``since``: what a loop does after it is before it, too, where the loop does not begin with that operation anew.
+        """
         found: dict[bool, set[Event]] = {False: set(), True: set()}
         for at, events in self._events[body].items():
             if at != place and not are_apart(body, min(place, at), 0, max(place, at), 0):
                 found[at > place] |= events
+                if since is not None and any(at in one and place in one and since not in one for one in body.loops):
+                    found[False] |= events
         return found[False], found[True]
 
     def at(self, body: Body, place: int) -> set[Event]:
