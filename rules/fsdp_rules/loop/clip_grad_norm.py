@@ -11,7 +11,7 @@ from fsdp_rules.file.printing import call_with
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._clipping import OFFLOADED, Clip, clip_of, clipping_of, may_be_own_method, takes_a_norm
 from fsdp_rules.model.asked_for import asked_for
-from fsdp_rules.model.flowing import is_own_function
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
@@ -94,7 +94,7 @@ def train(model, batches, optimizer):
         name = file.code(receiver)
         # The class is named where it is called, and its import is no longer needed.
         claims = (call.func,) if clip.by_class else ()
-        if held is not Certainty.YES and is_own_function(call.func, file):
+        if held is not Certainty.YES and known_as("own", call.func, file):
             return
         if not clip.by_class and may_be_own_method(found, file):
             yield Diagnosis(

@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.flowing import runs_modules
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
@@ -134,7 +134,9 @@ def sample(model, tokens):
 def _casts_in(method: cst.Attribute, file: File) -> bool:
     """Whether ``method`` runs modules of a model of the tree that may be given a MixedPrecision."""
     given = wrap_given(method.value, file)
-    return runs_modules(method, file) and given.gives("mixed_precision", "mixed_precision") is not Certainty.NO
+    return (
+        known_as("runs_modules", method, file) and given.gives("mixed_precision", "mixed_precision") is not Certainty.NO
+    )
 
 
 def _inspected(node: cst.Attribute, file: File) -> bool:

@@ -12,7 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, writes, zips
-from fsdp_rules.model.flowing import is_own_function
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.kept_clearing import kept_clearing
 from fsdp_rules.model.parameter_reads import parameter_reads
@@ -108,7 +108,7 @@ def train(net, batches):
             if clears and forward is not None and (moved := _moved_above(place, forward, model, file)) is not None:
                 yield moved
                 continue
-            own = isinstance(place, cst.Call) and is_own_function(place.func, file)
+            own = isinstance(place, cst.Call) and known_as("own", place.func, file)
             if own and not may_reshard_before(place, model, file):
                 # What a function of the tree does with its model is judged in it.
                 continue

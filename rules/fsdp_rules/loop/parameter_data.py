@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._plain_tensors import added_plain, plain_tensor
-from fsdp_rules.model.flowing import is_kept_part
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.parameters import NAMES, sharded_gradient, sharded_parameter
 from fsdp_rules.model.sharded import sharded_owner, sharded_part
 from fsdp_rules.model.summoned import is_summoned, is_written_back
@@ -122,7 +122,7 @@ def _assigned(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
 def _is_itself(node: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` gives a parameter the data that it has, changed in place."""
     statement = file.parent(node)
-    return isinstance(statement, cst.Assign) and is_kept_part(statement.value, file)
+    return isinstance(statement, cst.Assign) and known_as("kept_part", statement.value, file)
 
 
 def _read(node: cst.CSTNode, held: Certainty, name: str, file: File) -> Iterable[Diagnosis]:

@@ -12,7 +12,7 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
 from fsdp_rules.loop._not_sharded_yet import is_in_construction
-from fsdp_rules.model.flowing import is_kept_part
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.given_by_call import is_made_by_table
 from fsdp_rules.model.settings_objects import is_of_settings
 from fsdp_rules.model.sharded import sharded, sharded_part
@@ -96,7 +96,7 @@ def build(model, classes):
         place = node if isinstance(node, cst.Call) else _target(node)
         of_what = "model is sharded" if unit is Certainty.NO else "part is a unit"
         condition = "" if held is Certainty.YES else f"if this {of_what}: "
-        if new.part is Part.HOLDS and not is_kept_part(new.value, file):
+        if new.part is Part.HOLDS and not known_as("kept_part", new.value, file):
             yield Diagnosis(place, Level.MANUAL, f"{condition}{OWN if own else PLAIN}", ADVICE)
         elif own and new.pattern:
             yield from _named_by_text(new, place, held, condition, file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -10,14 +10,13 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._parameter_writes import whole_of, writes
 from fsdp_rules.loop.gathered import changes_gathered
-from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.flowing import known_as, value_of
 from fsdp_rules.model.parameter_reads import changes_in_place, parameter_reads
 from fsdp_rules.model.passes import Event, Pass, end_of, forwards_before, last_passes, passes_in
 from fsdp_rules.model.root_parameters import runs_without_graph, stay_gathered
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.project.project import Certainty
-from fsdp_rules.project.value_facts import Position
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -121,16 +120,15 @@ def _held_elsewhere(reads: Sequence[tuple[cst.CSTNode, cst.BaseExpression, bool]
 
     A gathered root computes with the old values under both, as long as it is not resharded for something else.
     """
-    places = file.project.values.writing.get(file.path, frozenset())
     spoken = {place for place, _, _ in reads}
     for call in file.nodes(cst.Call):
         steps = _steps(call, file)
-        if call in spoken or not (steps or file.span(call.func) in places) or is_summoned(call, file):
+        if call in spoken or not (steps or known_as("writes", call.func, file)) or is_summoned(call, file):
             continue
         # What a caller ran before is for its own call, and what is given the model for its own body.
         given = any(sharded(one.value, file).certainty is not Certainty.NO for one in call.args)
         last = last_passes(call, file, made_here=True)
-        if given or Pass.FORWARD not in last or (Pass.BACKWARD in last and steps) or _ran_with(call, places, file):
+        if given or Pass.FORWARD not in last or (Pass.BACKWARD in last and steps) or _ran_with(call, file):
             continue
         if _is_read_after(call, file) or _is_resharded(call, reads, file):
             forwards = forwards_before(call, file)
@@ -147,7 +145,7 @@ def _steps(call: cst.Call, file: File) -> bool:
     return of is not None and value_of(of, file).optimizer is Certainty.YES
 
 
-def _ran_with(call: cst.Call, places: Set[Position], file: File) -> bool:
+def _ran_with(call: cst.Call, file: File) -> bool:
     """Whether the forward that gathered parameters computed with what ``call`` changes them to, as its block did."""
     first: Event | None = None
     start = (0, 0)
@@ -162,7 +160,7 @@ def _ran_with(call: cst.Call, places: Set[Position], file: File) -> bool:
         return False
     around = set(file.ancestors(first.call))
     return any(
-        file.span(other.func) in places
+        known_as("writes", other.func, file)
         and start < end_of(other, file) <= end_of(first.call, file)
         and (file.code(other) == file.code(call) or _entered(other, file) in around)
         for other in file.nodes(cst.Call)

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import brief, elements
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.flowing import is_unseen
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import Certainty
@@ -65,7 +65,7 @@ def train(model, step, batches):
                 "registries and factories of this project may give it to almost any function: "
                 f"read those that get it. {DIFFERS}",
             )
-        if not is_unseen(node.func, file):
+        if not known_as("unseen", node.func, file):
             return
         given = [one for argument in node.args for one in elements(argument.value) or [argument.value]]
         if any(sharded(one, file).certainty is not Certainty.NO for one in given):

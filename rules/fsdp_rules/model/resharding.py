@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.flowing import is_joined
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.verdict.diagnosis import Build, Edit, InsertBefore
 
 
@@ -24,7 +24,7 @@ def reshard_loop(statement: cst.CSTNode, model: cst.BaseExpression, file: File) 
     """
     module = file.ref("torch.distributed.fsdp.FSDPModule")
     unit = file.fresh(statement, "unit", "fsdp_unit")
-    asked = file.ref("torch.nn.Module") if is_joined(model, file) else ""
+    asked = file.ref("torch.nn.Module") if known_as("joined", model, file) else ""
 
     def loop(code: Code) -> str:
         text = f"for {unit} in {code(model)}.modules():\n    if isinstance({unit}, {module}):\n        {unit}.reshard()"

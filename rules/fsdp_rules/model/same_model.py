@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.flowing import is_other
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 
@@ -26,7 +26,7 @@ def same_model(subject: cst.BaseExpression, model: cst.BaseExpression, file: Fil
     subject, model = _original(subject, file), _original(model, file)
     outer, inner = dotted(subject), dotted(model)
     if outer is None or inner is None:
-        if is_other(model, file):
+        if known_as("other", model, file):
             return Same.NO
         return Same.YES if file.code(subject) == file.code(model) else Same.UNSURE
     if inner == outer or inner.startswith(f"{outer}.") or outer in (f"{inner}.module", f"{inner}._fsdp_wrapped_module"):

@@ -13,7 +13,7 @@ from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
 from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
-from fsdp_rules.model.flowing import is_excluded, is_other, is_raw, other_model, value_of
+from fsdp_rules.model.flowing import is_raw, known_as, other_model, value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
 from fsdp_rules.model.just_made import is_just_made
@@ -113,7 +113,7 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
     if guard is Guard.FSDP1 or (guard is Guard.MIXED and held is Certainty.NO):
         return Sharded(Certainty.YES if guard is Guard.FSDP1 else Certainty.MAYBE, Why.ASKED)
     foreign = held is not Certainty.YES and _is_foreign(node, held, file)
-    if is_other(node, file):
+    if known_as("other", node, file):
         return Sharded(Certainty.NO, Why.OTHER, foreign=foreign)
     if text is None:
         why = Why.FOLLOWED if held is not Certainty.NO else Why.LATER if is_raw(node, file) else Why.UNKNOWN
@@ -126,7 +126,9 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
     if held is Certainty.NO:
         later = is_raw(node, file) or (not own and _is_sharded_later(named, text, file))
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
-    if is_excluded(node, file) or (other_model(named, file) is not Certainty.NO and is_in_ddp_mode(named, file)):
+    if known_as("excluded", node, file) or (
+        other_model(named, file) is not Certainty.NO and is_in_ddp_mode(named, file)
+    ):
         return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
     if flowing is not Certainty.YES and is_just_made(named, named, file):
         return Sharded(Certainty.NO, Why.MADE, foreign=foreign)
@@ -188,7 +190,7 @@ def sharded_part(node: cst.BaseExpression, file: File) -> Certainty:
     if (by_run := run_says(node, file, PART)) is not None:
         return by_run
     held, decided = Certainty.NO, False
-    if is_other(node, file):
+    if known_as("other", node, file):
         return held
     for one in (node, *containing(node, file)):
         answer = sharded(one, file)

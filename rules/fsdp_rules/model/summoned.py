@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
-from fsdp_rules.model.flowing import gathers_in_function
+from fsdp_rules.model.flowing import known_as
 
 SUMMON = "summon_full_params"
 
@@ -28,14 +28,14 @@ def is_written_back(node: cst.CSTNode, file: File) -> bool:
 
 def _summoning(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:
     """What gathers full parameters around ``node``, from the inside out."""
-    if SUMMON in file.text or file.path in file.project.values.gathering:
+    if SUMMON in file.text or file.path in file.project.values.traits.get("gathers", ()):
         for ancestor in file.ancestors(node):
             if isinstance(ancestor, cst.With):
                 yield from (item.item for item in ancestor.items if _summons(item.item, file))
 
 
 def _summons(item: cst.BaseExpression, file: File) -> bool:
-    if SUMMON in file.code(item) or gathers_in_function(item, file):
+    if SUMMON in file.code(item) or known_as("gathers", item, file):
         return True
     name = item.func if isinstance(item, cst.Call) else item
     if not isinstance(name, cst.Name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fsdp_rules.project.endings import Ending
 from fsdp_rules.project.flow import Certainty
@@ -16,6 +16,25 @@ Position = tuple[int, int, int, int]
 Place = tuple[str, int] | tuple[str, int, int, int]
 #: A function: the path of its file and its qualified name.
 Function = tuple[str, str]
+
+
+#: What is known of an expression by its place.
+Trait = Literal[
+    "other",  # Nothing but objects that are no modules reaches it: optimizers, models in other wrappers, texts.
+    "excluded",  # A sharded model reaches it in no run, by the settings that are tested around it, or not yet.
+    "joined",  # It is a model, and in other runs an object that surely is no module.
+    "own",  # It is called, and surely a function of the tree.
+    "unseen",  # It is called with a sharded model, and a function that nothing of the tree names.
+    "mixed",  # It is called, and a method of models, and in other runs of an optimizer or an own object.
+    "kept_part",  # It is put into a model, and a part of it already, by itself or in a wrapper.
+    "gathers",  # A ``with`` enters it, and it calls a function of the tree that gathers full parameters in it.
+    "runs_modules",  # It is called from outside of a model of the tree, and a method that runs modules in that.
+    "writes",  # It is called, and leads to a change in place of a model's parameters by a function of the tree.
+    "unstepped",  # It is called to take the state of an optimizer that may have made no step.
+    "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
+    "closureless",  # It may be an optimizer of the tree whose step takes no closure.
+    "sets_state_type",  # It is a call of a function of the tree, and leads to one that sets the type of states.
+]
 
 
 class Fact(NamedTuple):
@@ -75,28 +94,20 @@ class ValueFacts:
     """The facts of each file, by the positions of its expressions.
 
     ``touched`` are the files in which something may be a model, or something of one, ``reached`` these and those to
-    which FSDP1's class, models that stay in it or models in another wrapper come. ``others`` are the positions that
-    nothing but objects that are no modules reach: optimizers, models in other wrappers, texts, configurations.
+    which FSDP1's class, models that stay in it or models in another wrapper come. ``traits`` are the positions of each.
     ``named`` is what the dotted names in each function may be. ``attributes`` are those as which some object has a
     model, ``returning`` the last names of functions that return one, maybe as an attribute of an object, with their
     files. ``through`` are the functions that the models of each function that wraps come through, ``makers`` the
     files of those that return them and of their classes. ``nested`` are the wraps, by file and line, that are given
     several modules, or ones that no code gives.
-    ``excluded`` are the positions that a sharded model reaches in no run, by the settings that are tested around them.
-    ``called`` are the functions of torch that calls run, by the positions of what is called, ``own`` the positions of
-    what is surely a function of the tree there. ``ends`` are the parts that the classes of all files may end with, by
-    last names, where some rule may ask for them. ``changed`` are the classes and their bases, by last names, of the
-    parts of models that get an attribute, by the positions of what gives such a part; ``kept`` the positions of what is
-    put into a model and is a part of it already. ``read`` are the attributes of their own that the classes of each file
-    read which may be those of modules. ``writing`` are the positions of what is called that leads to a change in place
-    of a model's parameters by a function of the tree. ``thawed`` are the wraps, by file and line, whose parameters may
-    get gradients again after they were frozen; None where it may be any. ``gathering`` are the positions of what
-    ``with`` statements enter that gathers full parameters in a function of the tree. ``entering`` are those of methods
-    of models that are called from outside of them and run modules in them, ``counted`` those of loads of an optimizer's
-    state that was taken in the same run and may be read again after more steps, ``unseen`` those of what is called with
-    a model though nothing says what it is. ``wraps`` are the texts of what
-    each argument may be where a model is wrapped: those of constants, FSDP1's names, :data:`NONE`
-    where it is not given, and :data:`UNKNOWN`; fields of its objects behind a dot.
+    ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
+    that the classes of all files may end with, by last names, where some rule may ask for them. ``changed`` are the
+    classes and their bases, by last names, of the parts of models that get an attribute, by the positions of what gives
+    such a part. ``read`` are the attributes of their own that the classes of each file read which may be those of
+    modules. ``thawed`` are the wraps, by file and line, whose parameters may get gradients again after they were
+    frozen; None where it may be any. ``wraps`` are the texts of what each argument may be where a model is wrapped:
+    those of constants, FSDP1's names, :data:`NONE` where it is not given, and :data:`UNKNOWN`; fields of its objects
+    behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
     models of which each forward uses all parameters, ``chosen`` the attributes of which a forward runs entries
@@ -104,36 +115,18 @@ class ValueFacts:
     ``built_early`` are the positions of calls that build optimizers, each with the text of a module which is
     wrapped later.
     ``names`` are the calls of which each expression may be a name that they give, and ``tables`` those of which it may
-    have such names, as elements or as keys.
-    ``unstepped`` are the positions of what takes an optimizer's state before the first step, ``closureless`` those of
-    optimizers whose step takes no closure, ``mixed`` those of methods that are called of models and of other objects,
-    ``setting`` those of calls that lead to a setting of the type of states in a function of the tree,
-    ``joined`` those of what is a model, and in other runs an object that surely is no module.
-    ``is_bounded``: the tree is so large that some of it was left out.
+    have such names, as elements or as keys. ``is_bounded``: the tree is so large that some of it was left out.
     """
 
     known: Mapping[str, Mapping[Position, Fact]] = field(default_factory=dict)
     touched: frozenset[str] = frozenset()
-    others: Mapping[str, Set[Position]] = field(default_factory=dict)
+    traits: Mapping[Trait, Mapping[str, Set[Position]]] = field(default_factory=dict)
     called: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
-    excluded: Mapping[str, Set[Position]] = field(default_factory=dict)
-    own: Mapping[str, Set[Position]] = field(default_factory=dict)
     ends: Mapping[str, tuple[tuple[Ending, ...], ...]] = field(default_factory=dict)
     changed: Mapping[str, Mapping[Position, Set[str]]] = field(default_factory=dict)
-    kept: Mapping[str, Set[Position]] = field(default_factory=dict)
     read: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    writing: Mapping[str, Set[Position]] = field(default_factory=dict)
-    gathering: Mapping[str, Set[Position]] = field(default_factory=dict)
-    entering: Mapping[str, Set[Position]] = field(default_factory=dict)
-    counted: Mapping[str, Set[Position]] = field(default_factory=dict)
-    unstepped: Mapping[str, Set[Position]] = field(default_factory=dict)
-    closureless: Mapping[str, Set[Position]] = field(default_factory=dict)
-    mixed: Mapping[str, Set[Position]] = field(default_factory=dict)
-    joined: Mapping[str, Set[Position]] = field(default_factory=dict)
-    setting: Mapping[str, Set[Position]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
-    unseen: Mapping[str, Set[Position]] = field(default_factory=dict)
     built_early: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     named: Mapping[str, Mapping[tuple[str, str], Fact]] = field(default_factory=dict)
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.flowing import is_read_again
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.state._governing.calls import state_call
@@ -71,7 +71,7 @@ def load(model, optimizer, saved):
         if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.optim_state_dict_to_load":
             yield from verdicts(node, file)
             given = state_call(node, file)
-            if given is None or not is_read_again(node.func, file):
+            if given is None or not known_as("read_again", node.func, file):
                 return
             if wrap_given(given.model, file).keeps_originals() is not Certainty.NO:
                 # The call itself is rewritten.

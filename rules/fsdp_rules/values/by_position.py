@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.ir.operations import Body
+from fsdp_rules.ir.operations import At, Body
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.value_facts import NOTHING, Fact, NameSource, Position, ValueFacts
+from fsdp_rules.project.value_facts import NOTHING, Fact, NameSource, Position, Trait, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
@@ -46,6 +46,8 @@ _MODULES = frozenset({Kind.MODEL, Kind.PART, Kind.OPEN})
 _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 
 
+#: What is known by what an expression may be.
+_OF_VALUES: tuple[Trait, ...] = ("excluded", "other", "joined", "own")
 #: Base classes outside of the tree that make no modules.
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
@@ -90,13 +92,15 @@ def facts_of(
         return ValueFacts(is_bounded=True)
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
-    others: dict[str, set[Position]] = defaultdict(set)
-    joined: dict[str, set[Position]] = defaultdict(set)
     wrapped = WrappedModules(machine, lambda path, at: bool(dotted_at(at, lines[path])))
     inner = set().union(*wrapped.inner.values())
-    excluded: dict[str, set[Position]] = defaultdict(set)
     exclusions, early = Excluded(machine, sources), before_wraps(machine)
     gives, names = Gives(machine), MemberNames(machine)
+    traits: dict[Trait, dict[str, set[Position]]] = {
+        what: {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
+        for what, found in _traits(machine, gives).items()
+    }
+    excluded, others, joined, own = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     tables: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     values, left_out = held_by_place(machine)
@@ -126,7 +130,6 @@ def facts_of(
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(position_of(at, lines[path]))
     outer: dict[str, dict[Position, str]] = defaultdict(dict)
-    own: dict[str, set[Position]] = defaultdict(set)
     for path, callees in called(machine).items():
         for at, name in callees.items():
             if name == OWN:
@@ -141,43 +144,15 @@ def facts_of(
         path: {position_of(at, lines[path]): text_at(model, lines[where]) for at, (where, model) in by_place.items()}
         for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
     }
-    kept_in, writing, gathered_in, entering, counted, unstepped, closureless, setting, shared, unseen = (
-        {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
-        for found in (
-            kept_parts(machine),
-            writing_calls(machine),
-            gathering(machine),
-            unit_methods(machine),
-            counted_states(machine),
-            unstepped_states(machine),
-            without_closure(machine),
-            state_setters(machine),
-            mixed(machine, lambda one: _is_other(one, machine, gives)),
-            Callees(machine).unknown(),
-        )
-    )
     return ValueFacts(
         known,
         touched(machine),
-        others,
+        traits,
         outer,
-        excluded,
-        own,
         changed=changed,
         built_early=built_early,
-        kept=kept_in,
-        gathering=gathered_in,
-        entering=entering,
-        counted=counted,
-        unstepped=unstepped,
-        closureless=closureless,
-        mixed=shared,
-        setting=setting,
-        joined=joined,
-        unseen=unseen,
         reached=reached(machine),
         read=_read(machine, gives),
-        writing=writing,
         thawed=thawed(machine),
         named=_named(known, lines, machine, gives),
         attributes=machine.by_name.models(),
@@ -195,6 +170,22 @@ def facts_of(
         # The last of all, since it runs more.
         whole=whole_models(machine),
     )
+
+
+def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]]]:
+    """The places that each way through the tree finds."""
+    return {
+        "kept_part": kept_parts(machine),
+        "writes": writing_calls(machine),
+        "gathers": gathering(machine),
+        "runs_modules": unit_methods(machine),
+        "read_again": counted_states(machine),
+        "unstepped": unstepped_states(machine),
+        "closureless": without_closure(machine),
+        "sets_state_type": state_setters(machine),
+        "mixed": mixed(machine, lambda one: _is_other(one, machine, gives)),
+        "unseen": Callees(machine).unknown(),
+    }
 
 
 def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:

@@ -12,7 +12,7 @@ from fsdp_rules.file.expressions import is_none, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.flowing import is_no_optimizer, is_other
+from fsdp_rules.model.flowing import is_no_optimizer, known_as
 from fsdp_rules.model.wrapping import assignments, is_comprehended, may_wrap, model_of_parameters, wrapped_module
 from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
 
@@ -237,7 +237,7 @@ def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterato
     """The models, by dotted name, whose parameters ``node`` gives, itself or by names that it reads."""
     for call in file.inside(node, cst.Call):
         direct = model_of_parameters(call, file)
-        given = (one.value for one in call.args if not (is_none(one.value) or is_other(one.value, file)))
+        given = (one.value for one in call.args if not (is_none(one.value) or known_as("other", one.value, file)))
         texts = [dotted(direct)] if direct is not None else [dotted(value) for value in given]
         if direct is None and isinstance(call.func, cst.Attribute):
             texts.append(dotted(call.func.value))

@@ -12,7 +12,7 @@ from fsdp_rules.file.expressions import bind, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.model.flowing import is_mixed
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.state._governing.state_settings import Config, Expression, Kind
@@ -95,7 +95,7 @@ def state_call(call: cst.Call, file: File) -> StateCall | None:
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("state_dict", "load_state_dict"):
         found = _method(call, call.func.value, call.func.attr.value)
         other = f"{file.code(call.func.value)} may be another object as well, with its own {found.name}"
-        return replace(found, problem=other) if is_mixed(call.func, file) else found
+        return replace(found, problem=other) if known_as("mixed", call.func, file) else found
     return None
 
 

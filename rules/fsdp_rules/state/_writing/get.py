@@ -12,7 +12,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
-from fsdp_rules.model.flowing import is_unstepped, takes_no_closure
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
@@ -76,9 +76,9 @@ class Taking(Writer):
             self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")
         if self._refuses_groups(gathered):
             return self._by_helper(gathered, arguments, OBJECTS)
-        if self.state.action is Action.GET_OPTIM and is_unstepped(self.state.call.func, self.file):
+        if self.state.action is Action.GET_OPTIM and known_as("unstepped", self.state.call.func, self.file):
             return self._by_helper(gathered, arguments, UNSTEPPED)
-        if self.state.optim is not None and takes_no_closure(self.state.optim, self.file):
+        if self.state.optim is not None and known_as("closureless", self.state.optim, self.file):
             return self._by_helper(gathered, arguments, CLOSURELESS)
         if gathered.everywhere is not False:
             return self._everywhere(gathered, arguments)

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.flowing import is_ungraphed, takes_no_closure
+from fsdp_rules.model.flowing import is_ungraphed, known_as
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.passes import may_follow_forward
 from fsdp_rules.model.resharding import reshard_before
@@ -151,7 +151,7 @@ class Putting(Writer):
         optim = load.target if load is not None else self.state.optim
         if load is None and not self.state.loads and not result_is_read(self.state.call, self.file):
             return self._never_loaded()
-        is_closureless = optim is not None and takes_no_closure(optim, self.file)
+        is_closureless = optim is not None and known_as("closureless", optim, self.file)
         if is_closureless and self.state.loads:
             return refuse(self.state, CLOSURELESS)
         if optim is None or is_closureless or (load is None and not self.state.loads):
