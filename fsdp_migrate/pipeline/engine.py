@@ -183,6 +183,8 @@ class RulesEngine:
             neighbours.importing,
             project.kept.wraps,
             project.owners.programs,
+            project.optimizers.built,
+            project.entered.values,
         )
         if "keeps_gathered" not in project.flags:
             return facts

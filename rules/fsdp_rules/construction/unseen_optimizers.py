@@ -82,9 +82,7 @@ def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> b
         return not early_optimizers(call, file)
     if isinstance(module, cst.Call) or _is_fresh(module, call, file):
         return False
-    place = file.span(call)
-    lines = (place.line, place.end_line)
-    return file.project.optimizers.may_precede(file.project, file.path, file.scope(call), lines)
+    return file.project.optimizers.may_precede(file.project, (file.path, file.scope(call)), file.span(call))
 
 
 def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: File, *, marks: bool) -> Diagnosis:

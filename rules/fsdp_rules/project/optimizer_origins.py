@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fsdp_rules.project.building_order import BuildingOrder
 from fsdp_rules.project.classes import Owners
-from fsdp_rules.project.entered import Entered, Site
+from fsdp_rules.project.entered import Site
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.optimizers import HOOK, Optimizer
 from fsdp_rules.project.places import module_name, scopes
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.value_facts import Fact
+from fsdp_rules.project.value_facts import Built, Fact, Position, ValueFacts
 
 
 class Follows(Protocol):
@@ -30,12 +29,8 @@ class Follows(Protocol):
         """The dotted name with re-exports followed."""
 
     @property
-    def entered(self) -> Entered:
-        """What ran before each function."""
-
-    @property
-    def takes(self) -> Mapping[Site, tuple[str, ...]]:
-        """The parameters of each function."""
+    def values(self) -> ValueFacts:
+        """What expressions may be, and the order of what builds optimizers and wraps."""
 
     @property
     def owners(self) -> Owners:
@@ -56,7 +51,6 @@ class Optimizers:
     ddp: frozenset[str] = frozenset()
     calls_hook: bool = False
     programs: Programs = field(default_factory=Programs)
-    _orders: dict[Site, BuildingOrder] = field(default_factory=dict)
 
     @classmethod
     def build(cls, files: Iterable[FileFacts], programs: Programs) -> Optimizers:
@@ -70,20 +64,22 @@ class Optimizers:
             programs,
         )
 
-    def may_precede(self, project: Follows, path: str, scope: str, lines: tuple[int, int]) -> bool:
-        """Whether an optimizer of unknown origin may be built before ``lines``, the first and last, of ``scope`` run.
+    @property
+    def built(self) -> frozenset[Built]:
+        """The calls that give one."""
+        return frozenset(Built(path, *entry.end) for path, entry in self.found if not entry.used)
+
+    def may_precede(self, project: Follows, site: Site, wrap: Position) -> bool:
+        """Whether an optimizer of unknown origin may be built before the function at ``site`` wraps at ``wrap``.
 
         Also where optimizers step and none is built in sight.
         """
-        found = self._relevant(project, path)
+        found = self._relevant(project, site[0])
         if found and all(entry.used for _, entry in found):
             return True
-        site = (path, scope)
-        if site not in self._orders:
-            unseen = self.unseen(project, site)
-            order = BuildingOrder.build(unseen, project.entered, project.takes, project.owners.bases)
-            self._orders[site] = order
-        return self._orders[site].may_precede(path, scope, lines)
+        before = project.values.built_before.get(site[0], {}).get(wrap)
+        unseen = self.unseen(project, site)
+        return any(before is None or Built(path, *entry.end) in before for path, entry in unseen)
 
     def unseen(self, project: Follows, site: Site) -> list[tuple[str, Optimizer]]:
         """Those that nothing says to be built of what the function at ``site`` wraps, each with its path."""

@@ -68,6 +68,14 @@ class Fact(NamedTuple):
         return Fact(**sure, origins=self.origins or other.origins)
 
 
+class Built(NamedTuple):
+    """A call that gives an optimizer: its file, and where it ends, as :mod:`ast` counts."""
+
+    path: str
+    line: int
+    column: int
+
+
 class NameSource(NamedTuple):
     """A call as ``model.named_parameters()``, and whether it is one of a model that is wrapped, or of a part of one.
 
@@ -114,6 +122,7 @@ class ValueFacts:
     that the run chooses, ``ungraphed`` those of models that run without a graph each time.
     ``built_early`` are the positions of calls that build optimizers, each with the text of a module which is
     wrapped later.
+    ``built_before`` are the optimizers that may be built before each call that wraps.
     ``names`` are the calls of which each expression may be a name that they give, and ``tables`` those of which it may
     have such names, as elements or as keys. ``is_bounded``: the tree is so large that some of it was left out.
     """
@@ -128,6 +137,7 @@ class ValueFacts:
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
     built_early: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
+    built_before: Mapping[str, Mapping[Position, frozenset[Built]]] = field(default_factory=dict)
     named: Mapping[str, Mapping[tuple[str, str], Fact]] = field(default_factory=dict)
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     returning: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)

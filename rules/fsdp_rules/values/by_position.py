@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.ir.operations import At, Body
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.value_facts import NOTHING, Fact, NameSource, Position, Trait, ValueFacts
+from fsdp_rules.project.value_facts import NOTHING, Built, Fact, NameSource, Position, Trait, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
+from fsdp_rules.values.built_before import built_before
 from fsdp_rules.values.called_functions import OWN, called, mixed
 from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
@@ -65,12 +66,15 @@ def facts_of(
     importing: Callable[[Iterable[str]], Collection[str]] = frozenset,
     kept: Collection[tuple[str, int]] = (),
     programs: Programs | None = None,
+    built: frozenset[Built] = frozenset(),
+    values: Set[str] = frozenset(),
 ) -> ValueFacts:
     """What the expressions of ``sources`` may be.
 
     ``start`` are the files that are run first, ``alone`` those whose functions are run though nothing calls them.
     ``importing`` gives the files that import some, which are run where something is found: they may call with others.
-    ``kept`` the wraps that stay FSDP1's, ``programs`` say which files may run together.
+    ``kept`` the wraps that stay FSDP1's, ``programs`` say which files may run together. ``built`` are the calls that
+    give optimizers, ``values`` the names of functions that are called as values.
     """
     machine = Interpreter(sources, kept, programs)
     every = dict.fromkeys(alone)
@@ -103,8 +107,8 @@ def facts_of(
     excluded, others, joined, own = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     tables: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
-    values, left_out = held_by_place(machine)
-    for path, by_place in values.items():
+    held_at, left_out = held_by_place(machine)
+    for path, by_place in held_at.items():
         for at, held in by_place.items():
             if at in early.get(path, ()) or exclusions.all_of(path, at, held):
                 excluded[path].add(position_of(at, lines[path]))
@@ -144,6 +148,10 @@ def facts_of(
         path: {position_of(at, lines[path]): text_at(model, lines[where]) for at, (where, model) in by_place.items()}
         for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
     }
+    earlier = {
+        path: {position_of(at, lines[path]): found for at, found in by_place.items()}
+        for path, by_place in built_before(machine, built, values).items()
+    }
     return ValueFacts(
         known,
         touched(machine),
@@ -151,6 +159,7 @@ def facts_of(
         outer,
         changed=changed,
         built_early=built_early,
+        built_before=earlier,
         reached=reached(machine),
         read=_read(machine, gives),
         thawed=thawed(machine),

@@ -66,6 +66,10 @@ class CallOrder(Generic[Event]):
         """What the call ``place`` of ``body`` leads to."""
         return self._events[body][place]
 
+    def all_of(self, body: Body) -> set[Event]:
+        """What ``body``, and what it calls, leads to."""
+        return set[Event]().union(*self._events[body].values())
+
     def callers(self, body: Body) -> Set[tuple[Body, int]]:
         """The calls that run ``body``, each with the body that it is in and its place there."""
         return self._callers[body]
@@ -98,7 +102,7 @@ class CallOrder(Generic[Event]):
         pending = [body for body, calls in self._events.items() if any(calls.values())]
         while pending:
             body = pending.pop()
-            held = set().union(*self._events[body].values())
+            held = self.all_of(body)
             for caller, place in self._callers[body]:
                 if not held <= self._events[caller][place]:
                     self._events[caller][place] |= held
