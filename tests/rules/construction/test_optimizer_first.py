@@ -462,3 +462,16 @@ def test_a_setting_that_both_are_given_is_no_model(above: str, given: str) -> No
     assert found(TWO_MODELS.format(above=above, built="net", given=given, wrapped="other")) == []
     ((level, said),) = found(TWO_MODELS.format(above=above, built="net", given=given, wrapped="net"))
     assert level == "review" and " net" in said
+
+
+def test_an_optimizer_in_the_other_arm_is_of_a_run_that_does_not_wrap() -> None:
+    source = """
+def main(model, args):
+    if args.cpu:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    else:
+        model = FSDP(model, use_orig_params=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+    assert found(source) == []
+    assert found(source.replace("    else:", "    if True:"))

@@ -12,6 +12,7 @@ from fsdp_rules.file.expressions import is_none, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.arms import excludes
 from fsdp_rules.model.flowing import is_no_optimizer, known_as
 from fsdp_rules.model.wrapping import assignments, is_comprehended, may_wrap, model_of_parameters, wrapped_module
 from fsdp_rules.project.optimizers import BUILDER, holds_optimizer, is_optimizer
@@ -59,7 +60,7 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
     for built, parameters in _built(file.module, file):
         if file.span(built).line >= place.line:
             break
-        if file.scope(built) != scope:
+        if file.scope(built) != scope or excludes(built, call, file):
             continue
         models = _models(parameters, file)
         if _passes_on(call, models, built, calls, file):
