@@ -60,36 +60,3 @@ def named_fields(made: ast.expr) -> list[str]:
 def _makes_constructor(decorator: str) -> bool:
     name = decorator.partition("(")[0]
     return "dataclass" in name or name in ("attr.s", "attrs.define", "define", "attrs.frozen", "frozen")
-
-
-def switches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether ``function`` is a context manager that sets the kind of state in one of FSDP1's two ways."""
-    if not any("contextmanager" in ast.unparse(decorator) for decorator in function.decorator_list):
-        return False
-    nodes = list(walk(function))
-    if any(isinstance(node, ast.Attribute) and node.attr == "set_state_dict_type" for node in nodes):
-        return True
-    return any(
-        any(isinstance(node, ast.Attribute) and node.attr == "state_dict_type" for node in walk(setting))
-        for block in nodes
-        for setting in _settings(block)
-    )
-
-
-def makes_switch(value: ast.expr) -> bool:
-    """Whether ``value`` is a partial or a lambda that gives FSDP1's context for a kind of state."""
-    if isinstance(value, ast.Lambda):
-        made = value.body.func if isinstance(value.body, ast.Call) else None
-    else:
-        taken = isinstance(value, ast.Call) and value.args and ast.unparse(value.func).endswith("partial")
-        made = value.args[0] if taken and isinstance(value, ast.Call) else None
-    return isinstance(made, ast.Attribute) and made.attr == "state_dict_type"
-
-
-def _settings(node: ast.AST) -> list[ast.expr]:
-    """What ``node`` enters around a ``yield``, or for the rest of its function."""
-    if isinstance(node, ast.With) and any(isinstance(inner, ast.Yield) for inner in walk(node)):
-        return [item.context_expr for item in node.items]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "enter_context":
-        return node.args
-    return []

@@ -49,7 +49,6 @@ class FileFacts:
     #: What a star import of the file gives.
     public: Public = field(default_factory=Public)
     #: The context managers that set the kind of state for the code that runs inside them.
-    switchers: frozenset[str] = field(default=frozenset())
     #: The functions that say whether what they are given is of FSDP1's class, and whether they ask for it alone.
     askers: dict[str, bool] = field(default_factory=dict)
     #: The functions in which the meta device is named.
@@ -149,7 +148,6 @@ def _index(
             for name in (*(name for scope, name in indexer.assigned if "." in name or scope), *indexer.functions)
         ),
         public=public(tree, module, aliases.names),
-        switchers=frozenset(indexer.switchers),
         askers=indexer.askers,
         meta=meta_scopes(tree) if MAY_NAME_META.search(data) else frozenset(),
         shards=sharding_functions(tree) if b"fully_shard" in data else frozenset(),

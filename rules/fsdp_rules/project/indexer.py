@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Set
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.aliases import Aliases, text_of
 from fsdp_rules.project.askers import asks_for_fsdp1
-from fsdp_rules.project.definitions import base_calls, fields, makes_switch, named_fields, switches
+from fsdp_rules.project.definitions import base_calls, fields, named_fields
 from fsdp_rules.project.walking import children
 
 _SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For | ast.AsyncFor | ast.NamedExpr | ast.comprehension
@@ -35,7 +35,6 @@ class Indexer:
         #: The last names of the bases of each class, and the methods of them that it calls.
         self.classes: dict[str, tuple[str, ...]] = {}
         self.supers: dict[str, frozenset[str]] = {}
-        self.switchers: set[str] = set()
         #: The functions that ask for FSDP1's class, and whether for it alone.
         self.askers: dict[str, bool] = {}
 
@@ -82,8 +81,6 @@ class Indexer:
         rest = [arg.arg for arg in (arguments.vararg, arguments.kwarg) if arg is not None]
         self.functions[inner] = tuple(names)
         self.assigned.update((inner, name) for name in (*names, *rest))
-        if switches(node):
-            self.switchers.add(inner)
         self._asker(inner, node)
 
     def _asker(self, inner: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
@@ -117,8 +114,6 @@ class Indexer:
             self._asker(named, value)
         elif asked in self.askers:
             self.askers[named] = self.askers[asked]
-        if makes_switch(value):
-            self.switchers.add(named)
         if names := named_fields(value):
             self.classes[named] = ()
             self.functions[f"{named}.__init__"] = ("self", *names)

@@ -36,20 +36,19 @@ __all__ = ["INNER", "Certainty", "FileFacts", "Project", "index_source", "module
 class Project:
     """The facts of a whole tree. ``methods`` are the names of all functions that the project defines inside a class
     (or a function), ``names`` what an imported name means. ``stars`` are the star imports: what is imported, the path
-    of the file that does it, and the names that this file reads. ``owners`` are the classes, ``switchers`` the
-    context managers that set the kind of state, by their whole dotted names. ``meta`` the functions in which the meta
-    device is named, ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a file,
-    ``sources`` the files that speak of FSDP or states. ``optimizers`` the optimizers of all files, ``kept`` the
+    of the file that does it, and the names that this file reads. ``owners`` are the classes, ``meta`` the functions in
+    which the meta device is named, ``batchnorm`` the files that name BatchNorm (``own_batchnorm``) or import such a
+    file, ``sources`` the files that speak of FSDP or states. ``optimizers`` the optimizers of all files, ``kept`` the
     models that stay FSDP1, ``fsdp2`` the functions that shard with ``fully_shard`` by their dotted names, ``taking``
     the paths of files that take or load a state under no setting of theirs, ``configured`` what definitions give to
     wraps in other places, ``entered`` what ran last where a function begins, ``given_rank`` the functions that are
-    given a text formed from a rank, ``takes`` parameters of functions, ``parts`` what calls make that a model is
-    given, ``hosted`` modules of strategies, ``carried`` the wraps, by file and line, that keep gradients which other
-    files clear, ``own`` keys of arguments that go, ``twins`` what FSDP2 has too, ``released`` imports of FSDP1's
-    names that a rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values`` what expressions may
-    be, ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the flags of all
-    programs, where ``flags`` are those of the files that are ``apart`` from none:
-    :func:`~fsdp_rules.project.seen.seen_from` leaves the others out."""
+    given a text formed from a rank, ``takes`` parameters of functions, ``parts`` what calls make that a model is given,
+    ``hosted`` modules of strategies, ``carried`` the wraps, by file and line, that keep gradients which other files
+    clear, ``own`` keys of arguments that go, ``twins`` what FSDP2 has too, ``released`` imports of FSDP1's names that a
+    rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values`` what expressions may be,
+    ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the flags of all programs,
+    where ``flags`` are those of the files that are ``apart`` from none: :func:`~fsdp_rules.project.seen.seen_from`
+    leaves the others out."""
 
     flags: frozenset[str]
     names: Exports
@@ -57,7 +56,6 @@ class Project:
     methods: frozenset[str] = field(default=frozenset())
     stars: tuple[tuple[str, str, frozenset[str]], ...] = field(default=())
     owners: Owners = field(default_factory=Owners)
-    switchers: frozenset[str] = field(default=frozenset())
     askers: dict[str, bool] = field(default_factory=dict)
     meta: frozenset[Site] = field(default=frozenset())
     batchnorm: frozenset[str] = field(default=frozenset())
@@ -195,10 +193,6 @@ class Project:
     def may_hold(self, attribute: str) -> bool:
         """Whether some object may have a wrapped model as its ``attribute``."""
         return not self.values.attributes.get(attribute, frozenset()) <= self.apart
-
-    def switches(self, dotted: str) -> bool:
-        """Whether ``dotted``, an import path and a name, is a context manager that sets the kind of state."""
-        return any(name == dotted or name.endswith(f".{dotted}") for name in self.switchers)
 
     def may_return_wrapped(self, path: str, name: str, attribute: str = "") -> bool:
         """Whether ``name``, called in the file at ``path``, may return a wrapped model, or one as its ``attribute``."""

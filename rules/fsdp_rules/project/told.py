@@ -26,7 +26,6 @@ class Told:
     flags: frozenset[str]
     module: str = ""
     functions: tuple[str, ...] = ()
-    switchers: frozenset[str] = frozenset()
     askers: Mapping[str, bool] = field(default_factory=dict)
     shards: frozenset[str] = frozenset()
     given_rank: frozenset[str] = frozenset()
@@ -42,7 +41,6 @@ class Told:
             file.flags,
             file.module,
             tuple(file.functions),
-            file.switchers,
             file.askers,
             file.shards,
             file.given_rank,
@@ -67,7 +65,6 @@ def by_name(told: Sequence[Told]) -> dict[str, Any]:
     indexed = [one for one in told if one.module or one.functions]
     return {
         "methods": frozenset(name.rpartition(".")[2] for one in told for name in one.functions if "." in name),
-        "switchers": frozenset(f"{one.module}.{name}" for one in told for name in one.switchers),
         "askers": askers_of((one.module, one.functions, one.askers) for one in indexed),
         "fsdp2": frozenset(f"{one.module}.{name}" for one in told for name in one.shards),
         "taking": frozenset(one.path for one in indexed if one.flags & _STATES == {"takes_state"}),

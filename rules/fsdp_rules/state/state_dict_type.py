@@ -12,9 +12,15 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.state._governing.blocks import block_assumption
 from fsdp_rules.state._governing.context import is_context_call, read_context
-from fsdp_rules.state._governing.entering import context_items, entered, given_model, name_of_model, read_entered
+from fsdp_rules.state._governing.entering import (
+    context_items,
+    entered,
+    given_model,
+    name_of_model,
+    read_entered,
+    switching,
+)
 from fsdp_rules.state._governing.returned import Returned, returned_by
-from fsdp_rules.state._governing.switching import switching
 from fsdp_rules.state._writing.context_functions import assumption_of, is_removable, naming
 from fsdp_rules.state._writing.shared_options import shared_name, shared_options
 from fsdp_rules.state._writing.verdict import problem_of

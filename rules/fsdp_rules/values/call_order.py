@@ -52,7 +52,7 @@ class CallOrder(Generic[Event]):
     def beside(self, body: Body, place: int, since: int | None = None) -> tuple[set[Event], set[Event]]:
         """What may happen before and after the operation ``place`` in one run of ``body``.
 
-        ``since``: what a loop does after it is before it, too, where the loop does not begin with that operation anew.
+        ``since``: what a loop does after it is before it, too, where that operation is not in the loop.
         """
         found: dict[bool, set[Event]] = {False: set(), True: set()}
         for at, events in self._events[body].items():

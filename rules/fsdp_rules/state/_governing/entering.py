@@ -10,6 +10,7 @@ from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.state._governing.context import is_context_call, means_the_same, read_context
 from fsdp_rules.state._governing.returned import entered_function, returned_context, yields_model
 from fsdp_rules.state._governing.state_settings import Context
@@ -85,6 +86,12 @@ def _is_optional(node: cst.BaseExpression, file: File) -> bool:
         isinstance(arm, cst.Call) and file.resolved(arm.func) == "contextlib.nullcontext"
         for arm in (node.body, node.orelse)
     )
+
+
+def switching(block: cst.With, file: File) -> list[cst.Call]:
+    """The calls of the tree's own functions by which ``block`` enters what sets the kind of state."""
+    calls = (item.item for item in block.items if isinstance(item.item, cst.Call))
+    return [call for call in calls if known_as("sets_state_type", call, file)]
 
 
 def yields(block: cst.With, file: File) -> bool:

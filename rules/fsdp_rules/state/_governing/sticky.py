@@ -15,7 +15,6 @@ from fsdp_rules.project.taking import STATES
 from fsdp_rules.state import local_state_dict
 from fsdp_rules.state._governing.context import SET_STATE_DICT_TYPE, is_context_call, means_the_same, read_context
 from fsdp_rules.state._governing.state_settings import Config, Context, Expression, Kind, Setting
-from fsdp_rules.state._governing.switching import is_switcher
 
 ELSEWHERE = "set_state_dict_type is called in another file of the project, and may affect this call"
 
@@ -52,7 +51,7 @@ def _own_problem(setting: cst.Call, file: File) -> str:
         return local_state_dict.MESSAGE
     if not isinstance(file.parent(setting), cst.Expr):
         return "the settings that it returns have no FSDP2 equivalent"
-    if is_switcher(file.function(setting), file):
+    if (function := file.function(setting)) is not None and file.inside(function.body, cst.Yield):
         return "it affects code inside this context manager that this tool cannot see"
     if any(path != file.path and _takes_sharded(path, file) for path in file.project.taking):
         return "it affects calls in other files, which take the state of a sharded model"

@@ -7,10 +7,8 @@ import sys
 import libcst as cst
 
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.flowing import known_as
 from fsdp_rules.project.places import module_name
-from fsdp_rules.state._governing.entering import unseen_contexts
-from fsdp_rules.state._governing.switching import switching
+from fsdp_rules.state._governing.entering import switching, unseen_contexts
 
 #: Packages whose context managers set no kind of state.
 _KNOWN = sys.stdlib_module_names | {"torch", "tqdm"}
@@ -30,7 +28,7 @@ def unseen_manager(place: cst.Call, model: cst.BaseExpression, file: File) -> st
     named = dotted(model) or file.code(model)
     # Where nothing of the tree is unseen, a manager that gets hold of the model sets nothing.
     may_set = bool(unseen) or "handed_context" in file.project.flags
-    found = (one for one in calls if known_as("sets_state_type", one, file) or (may_set and _has(one, named, file)))
+    found = (one for one in calls if may_set and _has(one, named, file))
     return next((file.code(one.func) for one in found), "")
 
 
