@@ -11,7 +11,6 @@ from fsdp_rules.file.expressions import element_text, is_repeatable, last_name, 
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
-from fsdp_rules.model.before_init_wraps import runs_before_wrap
 from fsdp_rules.model.containing import containing
 from fsdp_rules.model.flowing import is_raw, known_as, other_model, value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
@@ -146,8 +145,6 @@ def _ordered(named: cst.BaseExpression, text: str, found: Sharded, own: bool, fi
     # The values of a variable are those of the place: no line above or below says more.
     is_settled = isinstance(named, cst.Name) and value_of(named, file).model is not Certainty.NO
     maybe = replace(found, certainty=min(found.certainty, Certainty.MAYBE))
-    if not is_settled and runs_before_wrap(named, outer, file) is Certainty.YES:
-        return maybe if own else Sharded(Certainty.NO, Why.LATER, foreign=found.foreign)
     wraps = tuple(wrapping_statements(outer, file.scope(named), file))
     # A first run leaves some wraps as they are, and shards with FSDP2 where the others were.
     known = (*wraps, *sharding_statements(outer, file.scope(named), file))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 
 from fsdp_rules.ir.operations import At, Body, Call, Element, GetAttribute, GetItem, Narrowed
 from fsdp_rules.ir.optimizer_calls import made_of
@@ -18,12 +18,14 @@ _PASSES = ("builtins.enumerate", "builtins.iter", "builtins.list", "builtins.nex
 _STEPS = (GetAttribute, GetItem, Element, Narrowed, Call)
 
 
-def before_wraps(machine: Interpreter) -> dict[str, set[At]]:
+def before_wraps(machine: Interpreter, values: Set[str]) -> tuple[dict[str, set[At]], dict[str, set[At]]]:
     """The places of all that comes of an object that the function has made itself, and wraps further down alone.
 
-    Also those in an ``__init__`` of which all wraps run later.
+    Also those in an ``__init__``, and in what only it calls, of which all wraps run later; and those in other methods
+    that may run before the wraps. ``values`` are the names of functions that are called as values.
     """
     found: dict[str, set[At]] = defaultdict(set)
+    maybe: dict[str, set[At]] = defaultdict(set)
     others: dict[str, set[At]] = defaultdict(set)
 
     def made_by(frame: Frame, call: Call) -> list[Site]:
@@ -39,30 +41,46 @@ def before_wraps(machine: Interpreter) -> dict[str, set[At]]:
             sites = {one.since for one in machine.store.of(frame.base + value) if one.kind in ASKED}
             if sites:
                 made = _made_at(value, makers, frame, machine)
-                is_early = made is not None and _all_later(sites, *order.beside(body, last[value], made))
-                if body.name == "__init__" and frame.owner is not None and value in last:
-                    is_early = is_early or _run_later(sites, body, last[value], order)
+                is_early = made is not None and all(_ways(sites, body, last[value], order, made))
+                if not is_early and frame.owner is not None and value in last:
+                    ways = [*_ways(sites, body, last[value], order)]
+                    is_early = all(ways) and _is_of_init(body, order, values)
+                    if any(ways):
+                        maybe[body.path].add(at)
                 (found if is_early else others)[body.path].add(at)
-    return {path: places - others[path] for path, places in found.items()}
+    return {path: places - others[path] for path, places in found.items()}, maybe
 
 
-def _all_later(sites: Set[Site | None], before: Set[Site], after: Set[Site]) -> bool:
-    return sites <= after and sites.isdisjoint(before)
-
-
-def _run_later(
-    sites: Set[Site | None], body: Body, place: int, order: CallOrder[Site], seen: Set[tuple[Body, int]] = frozenset()
-) -> bool:
-    """Whether all wraps at ``sites`` run after the operation ``place`` of ``body``, and none of them before it.
+def _ways(
+    sites: Set[Site | None],
+    body: Body,
+    place: int,
+    order: CallOrder[Site],
+    since: int | None = None,
+    seen: Set[tuple[Body, int]] = frozenset(),
+) -> Iterator[bool]:
+    """Of each way to the operation ``place`` of ``body``, whether all wraps at ``sites`` run after it, and none before.
 
     The nearest function that runs a wrap says it: what ran before that was called made and wrapped another object.
+    ``since`` has made it in ``body``.
     """
-    before, after = order.beside(body, place)
-    callers = order.callers(body) - seen
+    before, after = order.beside(body, place, since)
+    callers = order.callers(body) - seen if since is None else frozenset()
     left = sites - after
-    if not sites.isdisjoint(before) or not (callers or not left):
-        return False
-    return not left or all(_run_later(left, caller, at, order, seen | callers) for caller, at in callers)
+    if left and callers and sites.isdisjoint(before):
+        for caller, at in callers:
+            yield from _ways(left, caller, at, order, None, seen | callers)
+    else:
+        yield not left and sites.isdisjoint(before)
+
+
+def _is_of_init(body: Body, order: CallOrder[Site], values: Set[str], seen: Set[Body] = frozenset()) -> bool:
+    """Whether ``body`` is an ``__init__``, or a private method that runs nowhere but in one."""
+    if body.name == "__init__":
+        return True
+    callers = {caller for caller, _ in order.callers(body)} - seen
+    is_private = body.name.startswith("_") and body.name not in values
+    return is_private and bool(callers) and all(_is_of_init(one, order, values, seen | callers) for one in callers)
 
 
 def _made_at(value: int, makers: Mapping[int, int], frame: Frame, machine: Interpreter) -> int | None:

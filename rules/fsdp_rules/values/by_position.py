@@ -79,10 +79,10 @@ def facts_of(
     machine = Interpreter(sources, kept, programs)
     every = dict.fromkeys(alone)
     more: Collection[str] = list(start)
-    before = -1
+    known_files = -1
     try:
-        while (more or before < len(every)) and not machine.modules.is_full:
-            before = len(every)
+        while (more or known_files < len(every)) and not machine.modules.is_full:
+            known_files = len(every)
             machine.run(more, every)
             importers = importing(touched(machine))
             ran = machine.modules.frames
@@ -98,11 +98,11 @@ def facts_of(
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
     wrapped = WrappedModules(machine, lambda path, at: bool(dotted_at(at, lines[path])))
     inner = set().union(*wrapped.inner.values())
-    exclusions, early = Excluded(machine, sources), before_wraps(machine)
+    exclusions, (before, sooner) = Excluded(machine, sources), before_wraps(machine, values)
     gives, names = Gives(machine), MemberNames(machine)
     traits: dict[Trait, dict[str, set[Position]]] = {
         what: {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
-        for what, found in _traits(machine, gives).items()
+        for what, found in {**_traits(machine, gives), "early": sooner}.items()
     }
     excluded, others, joined, own = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
@@ -110,7 +110,7 @@ def facts_of(
     held_at, left_out = held_by_place(machine)
     for path, by_place in held_at.items():
         for at, held in by_place.items():
-            if at in early.get(path, ()) or exclusions.all_of(path, at, held):
+            if at in before.get(path, ()) or exclusions.all_of(path, at, held):
                 excluded[path].add(position_of(at, lines[path]))
                 continue
             fact = _fact(held, machine, gives)

@@ -8,10 +8,9 @@ import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.model.before_init_wraps import runs_before_wrap
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import wrapping_call
-from fsdp_rules.project.project import Certainty
 
 #: Words of a test for ranks, or for what shards a model over them.
 SHARDS = re.compile(r"fsdp|shard|dist|rank|world|parallel", re.IGNORECASE)
@@ -39,9 +38,12 @@ def _is_wrapped_by_init(model: cst.BaseExpression, call: cst.Call, file: File) -
     owner = next((entry for entry in file.ancestors(call) if isinstance(entry, cst.ClassDef)), None)
     inits = [entry for entry in owner.body.body if isinstance(entry, cst.FunctionDef)] if owner is not None else []
     function = next((entry for entry in inits if entry.name.value == "__init__"), None)
-    if function is None or not name.startswith("self.") or file.function(call) is function:
-        return False
-    if runs_before_wrap(call, name, file) is not Certainty.NO:
+    if (
+        function is None
+        or not name.startswith("self.")
+        or file.function(call) is function
+        or known_as("early", model, file)
+    ):
         return False
     return any(
         any(dotted(target.target) == name for target in entry.targets)
