@@ -11,7 +11,6 @@ from fsdp_rules.file.attribute_names import ANY
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
-from fsdp_rules.loop._not_sharded_yet import is_in_construction
 from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.given_by_call import is_made_by_table
 from fsdp_rules.model.settings_objects import is_of_settings
@@ -86,7 +85,7 @@ def build(model, classes):
             return
         unit = Certainty.NO if new is None else unit_by_class(new.owner, file)
         held = Certainty.NO if new is None or is_summoned(node, file) else max(sharded_part(new.owner, file), unit)
-        if new is None or held is Certainty.NO or is_in_construction(node, new.owner, file):
+        if new is None or held is Certainty.NO:
             return
         if held is Certainty.MAYBE and is_of_settings(new.owner, file):
             return
