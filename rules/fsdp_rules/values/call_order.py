@@ -23,7 +23,7 @@ class CallOrder(Generic[Event]):
 
     def __init__(self, machine: Interpreter, happens: Callable[[Frame, Call], Iterable[Event]]) -> None:
         self._machine = machine
-        self._inits = {frame.body for frame in machine.frames if frame.body.name == "__init__"}
+        self._making = {frame.body for frame in machine.frames if frame.body.name in ("__init__", "__enter__")}
         #: What each call of each body leads to, by the place of the call.
         self._events: dict[Body, dict[int, set[Event]]] = defaultdict(lambda: defaultdict(set))
         self._runs: dict[Body, dict[int, set[Body]]] = defaultdict(lambda: defaultdict(set))
@@ -75,18 +75,18 @@ class CallOrder(Generic[Event]):
         return self._callers[body]
 
     def _note(self, frame: Frame, happens: Callable[[Frame, Call], Iterable[Event]]) -> None:
-        body = frame.body
+        body, entered = frame.body, {value for value, _ in frame.body.entered}
         for place, one in enumerate(body.operations):
             if not isinstance(one, Call):
                 continue
             self._events[body][place].update(happens(frame, one))
             for callee in self._machine.store.of(frame.base + one.of):
-                for run in self._run_by(callee):
+                for run in self._run_by(callee, one.to in entered):
                     self._runs[body][place].add(run)
                     self._callers[run].add((body, place))
 
-    def _run_by(self, one: Obj) -> Iterator[Body]:
-        """The bodies that a call of ``one`` runs."""
+    def _run_by(self, one: Obj, is_entered: bool = False) -> Iterator[Body]:
+        """The bodies that a call of ``one`` runs; ``is_entered``: and a ``with`` that enters what it gives."""
         if one.body is not None:
             yield one.body
         elif one.kind is Kind.PARTIAL:
@@ -95,7 +95,9 @@ class CallOrder(Generic[Event]):
             )
         elif one.kind is Kind.CLASS and isinstance(one.data, Class):
             family = (one.data, *one.data.above)
-            yield from [init for each in family for init in self._inits if is_in(init, each.body)][:1]
+            for name in ("__init__", "__enter__") if is_entered else ("__init__",):
+                runs = [run for run in self._making if run.name == name]
+                yield from [run for each in family for run in runs if is_in(run, each.body)][:1]
 
     def _join(self) -> None:
         """Add to each call what happens in what it runs, until nothing is new."""

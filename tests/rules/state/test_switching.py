@@ -156,3 +156,26 @@ def save(net):
     together = f"{tools}{body}"
     for said in (findings(apart, tools=tools), findings(together)):
         assert {(one.rule, one.level) for one in said} >= {("FSDP301", "manual"), ("FSDP309", "manual")}
+
+
+@pytest.mark.parametrize(
+    "entered",
+    [
+        "FSDP.set_state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT)",
+        "self.context = FSDP.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT)\n"
+        "        self.context.__enter__()",
+    ],
+)
+def test_a_class_whose_objects_set_it_when_they_are_entered(entered: str) -> None:
+    tools = f"""{IMPORTS}
+class Sharded:
+    def __init__(self, model):
+        self.model = model
+
+    def __enter__(self):
+        {entered}
+"""
+    body = "\ndef take(net):\n    model = FSDP(net)\n    with Sharded(model):\n        return model.state_dict()\n"
+    for said in (findings(f"{IMPORTS}from tools import Sharded\n{body}", tools=tools), findings(tools + body)):
+        levels = {(one.rule, one.level.value) for one in said}
+        assert levels >= {("FSDP301", "manual"), ("FSDP309", "manual")} and ("FSDP302", "safe") not in levels

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import element_text, is_none, last_name
+from fsdp_rules.file.expressions import element_text, last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import canonical
 from fsdp_rules.model.sharded import sharded, sharded_owner
@@ -78,8 +78,6 @@ class Receiver:
         held = sharded(model, file).certainty
         if held is Certainty.MAYBE and NO_MODEL.search(name.rpartition(".")[2]):
             return False, ()
-        if held is Certainty.MAYBE and _is_another_object(model, self.state.name, file):
-            return False, ()
         if held is not Certainty.NO:
             return True, (f"assumes {name} is the sharded model",) if held is Certainty.MAYBE else ()
         model = self.state.model
@@ -101,32 +99,6 @@ def _is_unwrapped(node: cst.BaseExpression, file: File) -> bool:
             return True
         node = node.value
     return False
-
-
-def _is_another_object(model: cst.BaseExpression, method: str, file: File) -> bool:
-    """Whether ``model`` is only given objects of the tree's classes that have no base and their own ``method``."""
-    values = file.values(model) if isinstance(model, cst.Name) else _given_to_self(model, file)
-    made = [value for value in values if not is_none(value)]
-    owners = file.project.owners
-    for value in made:
-        called = (file.resolved(value.func) or file.code(value.func)) if isinstance(value, cst.Call) else ""
-        classes = owners.classes.get(called.rpartition(".")[2], ())
-        if not classes or any(owners.bases[one] or method not in owners.methods.get(one, ()) for one in classes):
-            return False
-    return bool(made)
-
-
-def _given_to_self(model: cst.BaseExpression, file: File) -> list[cst.BaseExpression]:
-    """What the class around ``model``, an attribute of ``self``, assigns to that."""
-    text, home = file.code(model), file.scope(model).partition(".")[0]
-    if not text.startswith("self."):
-        return []
-    return [
-        entry.value
-        for entry in file.nodes(cst.Assign)
-        if file.scope(entry).partition(".")[0] == home
-        and any(file.code(target.target) == text for target in entry.targets)
-    ]
 
 
 def _is_replaced(element: cst.Subscript, file: File) -> bool:

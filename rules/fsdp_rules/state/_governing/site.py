@@ -144,7 +144,7 @@ class StateSite:
         return settings or Governing()
 
     def _without_block(self) -> Governing | None:
-        unseen = unseen_manager(self.call, self.model, self.file)
+        unseen = unseen_manager(self.call, self.file)
         if unseen:
             return Governing(problem=f"{unseen} may set the state dict type in code this tool cannot see")
         setting = calling_block(self.call, self.file)

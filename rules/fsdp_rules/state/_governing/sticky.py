@@ -51,7 +51,8 @@ def _own_problem(setting: cst.Call, file: File) -> str:
         return local_state_dict.MESSAGE
     if not isinstance(file.parent(setting), cst.Expr):
         return "the settings that it returns have no FSDP2 equivalent"
-    if (function := file.function(setting)) is not None and file.inside(function.body, cst.Yield):
+    function = file.function(setting)
+    if function is not None and (function.name.value == "__enter__" or file.inside(function.body, cst.Yield)):
         return "it affects code inside this context manager that this tool cannot see"
     if any(path != file.path and _takes_sharded(path, file) for path in file.project.taking):
         return "it affects calls in other files, which take the state of a sharded model"

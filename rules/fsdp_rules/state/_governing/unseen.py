@@ -6,7 +6,7 @@ import sys
 
 import libcst as cst
 
-from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.file import File
 from fsdp_rules.project.places import module_name
 from fsdp_rules.state._governing.entering import switching, unseen_contexts
 
@@ -14,22 +14,13 @@ from fsdp_rules.state._governing.entering import switching, unseen_contexts
 _KNOWN = sys.stdlib_module_names | {"torch", "tqdm"}
 
 
-def unseen_manager(place: cst.Call, model: cst.BaseExpression, file: File) -> str:
-    """The unseen context manager that may govern the state of ``model`` at ``place``, "" where there is none."""
+def unseen_manager(place: cst.Call, file: File) -> str:
+    """The unseen context manager that may govern a state at ``place``, "" where there is none."""
     unseen = unseen_contexts(file.module, file)
     if any(file.scope(call) == file.scope(place) for call in unseen):
         return "state_dict_type"
-    blocks = [ancestor for ancestor in file.ancestors(place) if isinstance(ancestor, cst.With)]
-    for block in blocks:
-        for switch in switching(block, file):
-            return file.code(switch.func)
-    entered = [item.item for block in blocks for item in block.items]
-    calls = [call for call in entered if isinstance(call, cst.Call)]
-    named = dotted(model) or file.code(model)
-    # Where nothing of the tree is unseen, a manager that gets hold of the model sets nothing.
-    may_set = bool(unseen) or "handed_context" in file.project.flags
-    found = (one for one in calls if may_set and _has(one, named, file))
-    return next((file.code(one.func) for one in found), "")
+    blocks = (ancestor for ancestor in file.ancestors(place) if isinstance(ancestor, cst.With))
+    return next((file.code(switch.func) for block in blocks for switch in switching(block, file)), "")
 
 
 def outer_manager(place: cst.Call, file: File) -> str:
@@ -45,11 +36,3 @@ def outer_manager(place: cst.Call, file: File) -> str:
             ):
                 return file.code(func)
     return ""
-
-
-def _has(call: cst.Call, model: str, file: File) -> bool:
-    """Whether a context manager of the project's own gets hold of the model ``model``."""
-    if (file.resolved(call.func) or "").startswith("torch."):
-        return False
-    given = [dotted(call.func) or "", *(dotted(argument.value) or "" for argument in call.args)]
-    return any(text and (model == text or model.startswith(f"{text.partition('.')[0]}.")) for text in given)
