@@ -32,6 +32,7 @@ Trait = Literal[
     "runs_modules",  # It is called from outside of a model of the tree, and a method that runs modules in that.
     "writes",  # It is called, and leads to a change in place of a model's parameters by a function of the tree.
     "unstepped",  # It is called to take the state of an optimizer that may have made no step.
+    "unscheduled",  # It is called to read the state of an optimizer whose scheduler is built later.
     "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
     "closureless",  # It may be an optimizer of the tree whose step takes no closure.
     "sets_state_type",  # It is a call of a function of the tree, and leads to one that sets the type of states.

@@ -36,7 +36,7 @@ from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.ungraphed import ungraphed
 from fsdp_rules.values.unit_methods import unit_methods
-from fsdp_rules.values.unstepped_states import unstepped_states
+from fsdp_rules.values.unstepped_states import unscheduled_loads, unstepped_states
 from fsdp_rules.values.whole_models import whole_models
 from fsdp_rules.values.wrapped_modules import WrappedModules, inside_of, returning
 
@@ -190,6 +190,7 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "runs_modules": unit_methods(machine),
         "read_again": counted_states(machine),
         "unstepped": unstepped_states(machine),
+        "unscheduled": unscheduled_loads(machine),
         "closureless": without_closure(machine),
         "sets_state_type": state_setters(machine),
         "mixed": mixed(machine, lambda one: _is_other(one, machine, gives)),

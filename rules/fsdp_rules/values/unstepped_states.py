@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from typing import TypeVar
 
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute
@@ -14,29 +15,65 @@ from fsdp_rules.values.counted_states import COUNTLESS, names_of
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
 
+Event = TypeVar("Event")
+
 _LOADS = re.compile(r"torch\.distributed\.checkpoint\.(\w+\.)*(async_)?load\w*")
+_READS = frozenset(
+    {f"{FSDP}.optim_state_dict_to_load", f"{FSDP}.flatten_sharded_optim_state_dict"}
+    | {f"{FSDP}.{name}_full_optim_state_dict" for name in ("shard", "scatter")}
+)
 _TAKES = frozenset(f"{FSDP}.{name}_state_dict" for name in ("optim", "full_optim", "sharded_optim"))
 
 
 def unstepped_states(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of what is called that takes such a state."""
-    takes = [
-        (frame, place, one)
-        for frame in machine.frames
-        for place, one in enumerate(frame.body.operations)
-        if isinstance(one, Call) and not _TAKES.isdisjoint(names_of(frame, one, machine))
-    ]
+    takes = [*_calls(machine, _TAKES.__contains__)]
+    steps, loaded = _Steps(machine), _loaded_into(machine) if takes else set()
+
+    def counted(frame: Frame, one: Call) -> bool:
+        held = _given(frame, one, machine)
+        return steps.are_counted(held) and loaded.isdisjoint(machine.store.of(frame.base + one.to))
+
+    return _first(takes, machine, steps.made_by, lambda *take: {True} if counted(*take) else set())
+
+
+def unscheduled_loads(machine: Interpreter) -> dict[str, set[At]]:
+    """By files, the places of what is called that reads a state for an optimizer whose scheduler is built later."""
+
+    def optimizers(frame: Frame, one: Call) -> set[Obj]:
+        return {each for each in _given(frame, one, machine) if each.kind is Kind.OPTIMIZER or each.is_argument}
+
+    def scheduled(frame: Frame, one: Call) -> set[Obj]:
+        builds = any(name.startswith("torch.optim.lr_scheduler.") for name in names_of(frame, one, machine))
+        return optimizers(frame, one) if builds else set()
+
+    return _first([*_calls(machine, _READS.__contains__)], machine, scheduled, optimizers)
+
+
+def _calls(machine: Interpreter, of: Callable[[str], bool]) -> Iterator[tuple[Frame, int, Call]]:
+    """The calls of functions outside of the tree whose names are ``of`` some kind, each with its place."""
+    for frame in machine.frames:
+        for place, one in enumerate(frame.body.operations):
+            if isinstance(one, Call) and any(map(of, names_of(frame, one, machine))):
+                yield frame, place, one
+
+
+def _given(frame: Frame, call: Call, machine: Interpreter) -> set[Obj]:
+    values = (*call.args, *(value for _, value in call.keywords))
+    return {each for value in values for each in machine.store.of(frame.base + value)}
+
+
+def _first(
+    calls: Sequence[tuple[Frame, int, Call]],
+    machine: Interpreter,
+    happens: Callable[[Frame, Call], Iterable[Event]],
+    of: Callable[[Frame, Call], Set[Event]],
+) -> dict[str, set[At]]:
+    """The places of those ``calls`` that may run before the first of the events ``of`` each."""
     found: dict[str, set[At]] = defaultdict(set)
-    if not takes:
-        return found
-    steps, loaded = _Steps(machine), _loaded_into(machine)
-    order = CallOrder(machine, steps.made_by)
-    for frame, place, one in takes:
-        given = (*one.args, *(value for _, value in one.keywords))
-        held = {each for value in given for each in machine.store.of(frame.base + value)}
-        if not steps.are_counted(held) or not loaded.isdisjoint(machine.store.of(frame.base + one.to)):
-            continue
-        if _is_first(frame.body, place, order):
+    order = CallOrder(machine, happens) if calls else None
+    for frame, place, one in calls:
+        if order is not None and any(_is_first(frame.body, place, order, event) for event in of(frame, one)):
             found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
     return found
 
@@ -44,28 +81,30 @@ def unstepped_states(machine: Interpreter) -> dict[str, set[At]]:
 def _loaded_into(machine: Interpreter) -> set[Obj]:
     """What torch's checkpoints are loaded into: the state that torch makes is what they fill."""
     found: set[Obj] = set()
-    for frame in machine.frames:
-        for one in frame.body.operations:
-            if isinstance(one, Call) and any(_LOADS.fullmatch(name) for name in names_of(frame, one, machine)):
-                given = (*one.args, *(value for _, value in one.keywords))
-                found.update(each for value in given for each in machine.store.of(frame.base + value))
+    for frame, _, one in _calls(machine, lambda name: _LOADS.fullmatch(name) is not None):
+        found |= _given(frame, one, machine)
     inner = (machine.store.of(machine.items.all(one)) for one in tuple(found) if one.kind is Kind.CONTAINER)
     return found.union(*inner)
 
 
 def _is_first(
-    body: Body, place: int, order: CallOrder[bool], steps: bool = False, seen: Set[tuple[Body, int]] = frozenset()
+    body: Body,
+    place: int,
+    order: CallOrder[Event],
+    event: Event,
+    follows: bool = False,
+    seen: Set[tuple[Body, int]] = frozenset(),
 ) -> bool:
-    """Whether some way leads to the operation ``place`` of ``body`` with no step before it, and to one after it.
+    """Whether some way leads to the operation ``place`` of ``body`` with no ``event`` before it, and to one after it.
 
-    What steps nowhere in sight is stepped by code that calls all this.
+    What happens nowhere in sight, as a step, is left to code that calls all this.
     """
     before, after = order.beside(body, place)
-    steps = steps or bool(after)
+    follows = follows or event in after
     callers = order.callers(body) - seen
-    if before or not callers:
-        return steps and not before
-    return any(_is_first(caller, at, order, steps, seen | callers) for caller, at in callers)
+    if event in before or not callers:
+        return follows and event not in before
+    return any(_is_first(caller, at, order, event, follows, seen | callers) for caller, at in callers)
 
 
 class _Steps:

@@ -465,3 +465,24 @@ def test_a_scheduler_that_is_built_after_the_load_has_its_entry_in_the_groups(
 ) -> None:
     body = SCHEDULED.format(before=before, after=after)
     assert (FILLED in output("model = FSDP(model, use_orig_params=True)\n" + body)) == filled
+
+
+ELSEWHERE = """
+import torch
+
+def resume(model, optim, osd):
+    optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, osd))
+
+def main(net, osd):
+    model = FSDP(net, use_orig_params=True)
+    optim = torch.optim.AdamW(model.parameters())
+    {before}
+    resume(model, optim, osd)
+    {after}
+"""
+BUILDS = "scheduler = torch.optim.lr_scheduler.LambdaLR(optim, abs)"
+
+
+@pytest.mark.parametrize(("before", "after"), [("pass", BUILDS), (BUILDS, "pass")])
+def test_so_has_one_that_the_caller_of_the_load_builds_afterwards(before: str, after: str) -> None:
+    assert (FILLED in output(ELSEWHERE.format(before=before, after=after))) == (after == BUILDS)

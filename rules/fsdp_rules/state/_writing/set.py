@@ -161,7 +161,7 @@ class Putting(Writer):
         function, statement = self.function(), self.file.statement(self.state.call)
         named = "" if is_repeatable(optim) else self.file.fresh(statement, "loaded_optimizer", "resumed_optimizer")
         edits: list[Edit] = [InsertBefore(statement, lambda code: f"{named} = {code(optim)}")] if named else []
-        if self.full is not False and self._is_scheduled_later(optim):
+        if self.full is not False and known_as("unscheduled", self.state.call.func, self.file):
             # torch fails on an entry of the saved groups that these lack, which only a scheduler adds.
             filled = 'for group in {}.param_groups:\n    group.setdefault("initial_lr", group["lr"])'
             edits.append(InsertBefore(statement, lambda code: filled.format(named or code(optim))))
@@ -179,14 +179,6 @@ class Putting(Writer):
                 edits.append(remove(load.statement))
                 edits += [] if load.deleted is None else [remove(load.deleted)]
         return self.done(edits, self.site.sure)
-
-    def _is_scheduled_later(self, optim: cst.BaseExpression) -> bool:
-        """Whether the function builds the scheduler of ``optim`` after this load, and none before."""
-        file, owner = self.file, self.file.function(self.state.call)
-        calls = calls_in(owner.body) if owner is not None else file.nodes(cst.Call)
-        built = [one for one in calls if (file.resolved(one.func) or "").startswith("torch.optim.lr_scheduler.")]
-        mine = [one for one in built if one.args and file.code(one.args[0].value) == file.code(optim)]
-        return bool(mine) and all(file.span(one) > file.span(self.state.call) for one in mine)
 
     def _shares_tensors(self) -> bool:
         """Whether the state may hold one tensor twice, or go on to be read: not that of the optimizer itself.
