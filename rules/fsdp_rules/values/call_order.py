@@ -16,13 +16,19 @@ Event = TypeVar("Event")
 
 
 class CallOrder(Generic[Event]):
-    """``happens`` says what a call does by itself.
+    """``happens`` says what a call does by itself, ``ends`` which of that is over before its function is left.
 
     Loops are followed once: what a loop makes in each round is wrapped and trained in the order of its body.
     """
 
-    def __init__(self, machine: Interpreter, happens: Callable[[Frame, Call], Iterable[Event]]) -> None:
+    def __init__(
+        self,
+        machine: Interpreter,
+        happens: Callable[[Frame, Call], Iterable[Event]],
+        ends: Callable[[Body, Call], Set[Event]] = lambda body, call: frozenset(),
+    ) -> None:
         self._machine = machine
+        self._ends = ends
         self._making = {frame.body for frame in machine.frames if frame.body.name in ("__init__", "__enter__")}
         #: What each call of each body leads to, by the place of the call.
         self._events: dict[Body, dict[int, set[Event]]] = defaultdict(lambda: defaultdict(set))
@@ -68,7 +74,12 @@ class CallOrder(Generic[Event]):
 
     def all_of(self, body: Body) -> set[Event]:
         """What ``body``, and what it calls, leads to."""
-        return set[Event]().union(*self._events[body].values())
+        calls = (
+            (one, events)
+            for place, events in self._events[body].items()
+            if isinstance(one := body.operations[place], Call)
+        )
+        return set[Event]().union(*(events - self._ends(body, one) for one, events in calls))
 
     def callers(self, body: Body) -> Set[tuple[Body, int]]:
         """The calls that run ``body``, each with the body that it is in and its place there."""

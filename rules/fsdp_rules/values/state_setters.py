@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 from fsdp_rules.ir.operations import At, Body, Call, Yield
 from fsdp_rules.values.abstract import Kind, Obj
@@ -21,11 +20,10 @@ def state_setters(machine: Interpreter) -> dict[str, set[At]]:
     if not machine.state_types:
         return found
 
-    def sets(frame: Frame, call: Call) -> Iterator[bool]:
-        if _outlives(frame.body, call) and any(_sets(one, machine) for one in machine.store.of(frame.base + call.of)):
-            yield True
+    def sets(frame: Frame, call: Call) -> set[bool]:
+        return {set_ for one in machine.store.of(frame.base + call.of) for set_ in _sets(one, machine)}
 
-    order = CallOrder(machine, sets)
+    order = CallOrder(machine, sets, _ends)
     for frame in machine.frames:
         for place, one in enumerate(frame.body.operations):
             if isinstance(one, Call):
@@ -35,16 +33,17 @@ def state_setters(machine: Interpreter) -> dict[str, set[At]]:
     return found
 
 
-def _sets(one: Obj, machine: Interpreter) -> bool:
-    """Whether a call of ``one`` sets it: of FSDP1's method, or of a partial of that."""
+def _sets(one: Obj, machine: Interpreter) -> set[bool]:
+    """Whether what a call of ``one`` sets stays without a block: of FSDP1's method, or of a partial of that."""
     if one.kind is Kind.PARTIAL:
-        return any(_sets(each, machine) for each in machine.store.of(one.data[0]) if each is not one)
-    is_method = one.kind is Kind.METHOD and table("unknown").get(one.data[1]) == _SETS
-    return is_method or (one.kind is Kind.EXTERN and table("functions").get(one.data) == _SETS)
+        return {stays for each in machine.store.of(one.data[0]) if each is not one for stays in _sets(each, machine)}
+    name, kinds = (one.data[1], "unknown") if one.kind is Kind.METHOD else (one.data, "functions")
+    is_setting = one.kind in (Kind.METHOD, Kind.EXTERN) and table(kinds).get(name) == _SETS
+    return {name.endswith("set_state_dict_type")} if is_setting else set()
 
 
-def _outlives(body: Body, call: Call) -> bool:
-    """Whether what ``call`` sets may be in force outside of ``body``: unless it has ended before that yields."""
+def _ends(body: Body, call: Call) -> set[bool]:
+    """What ``call`` sets for a block of ``body``, unless that yields in it."""
     spans = [span for value, span in body.entered if value == call.to]
-    yields = [place for place, one in enumerate(body.operations) if isinstance(one, Yield)]
-    return not spans or any(place in span for span in spans for place in yields)
+    yields = (place for place, one in enumerate(body.operations) if isinstance(one, Yield))
+    return {False} if spans and not any(place in span for place in yields for span in spans) else set()

@@ -179,3 +179,28 @@ class Sharded:
     for said in (findings(f"{IMPORTS}from tools import Sharded\n{body}", tools=tools), findings(tools + body)):
         levels = {(one.rule, one.level.value) for one in said}
         assert levels >= {("FSDP301", "manual"), ("FSDP309", "manual")} and ("FSDP302", "safe") not in levels
+
+
+def test_a_context_that_has_ended_when_another_yields_sets_nothing_for_what_enters_that() -> None:
+    source = f"""{IMPORTS}
+from contextlib import contextmanager
+
+@contextmanager
+def full(model):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        yield
+
+@contextmanager
+def running(model):
+    with full(model):
+        model.load_state_dict(saved)
+    yield model
+
+def take(net):
+    model = FSDP(net)
+    with running(model):
+        return model.state_dict()
+"""
+    assert [
+        one.rule for one in findings(source) if one.rule in ("FSDP301", "FSDP309") and one.level.value == "manual"
+    ] == []
