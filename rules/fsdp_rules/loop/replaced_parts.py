@@ -12,7 +12,6 @@ from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
 from fsdp_rules.model.flowing import known_as
-from fsdp_rules.model.given_by_call import is_made_by_table
 from fsdp_rules.model.settings_objects import is_of_settings
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
@@ -100,7 +99,7 @@ def build(model, classes):
         elif own and new.pattern:
             yield from _named_by_text(new, place, held, condition, file)
         elif own and new.name and new.name not in OTHERS and _read_like(re.escape(new.name), file):
-            made = held is Certainty.YES or is_made_by_table(new.owner, file)
+            made = held is Certainty.YES
             level = Level.MANUAL if made else Level.REVIEW
             yield Diagnosis(place, level, f"{condition}{READ.format(name=new.name)}", BEFORE)
         elif own and _may_be_read(new, node, file):

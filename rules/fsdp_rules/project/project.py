@@ -194,9 +194,9 @@ class Project:
         """Whether some object may have a wrapped model as its ``attribute``."""
         return not self.values.attributes.get(attribute, frozenset()) <= self.apart
 
-    def may_return_wrapped(self, path: str, name: str, attribute: str = "") -> bool:
-        """Whether ``name``, called in the file at ``path``, may return a wrapped model, or one as its ``attribute``."""
-        found = self.values.returning.get((name, attribute), ())
+    def may_return_wrapped(self, path: str, name: str) -> bool:
+        """Whether ``name``, called in the file at ``path``, may return a wrapped model."""
+        found = self.values.returning.get(name, ())
         return any(self.owners.programs.may_share(path, one) for one in found)
 
     @cached_property

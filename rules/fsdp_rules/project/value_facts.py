@@ -106,10 +106,10 @@ class ValueFacts:
     ``touched`` are the files in which something may be a model, or something of one, ``reached`` these and those to
     which FSDP1's class, models that stay in it or models in another wrapper come. ``traits`` are the positions of each.
     ``named`` is what the dotted names in each function may be. ``attributes`` are those as which some object has a
-    model, ``returning`` the last names of functions that return one, maybe as an attribute of an object, with their
-    files. ``through`` are the functions that the models of each function that wraps come through, ``makers`` the
-    files of those that return them and of their classes. ``nested`` are the wraps, by file and line, that are given
-    several modules, or ones that no code gives.
+    model, ``returning`` the last names of functions that return one, with their files. ``through`` are the functions
+    that the models of each function that wraps come through, ``makers`` the files of those that return them and of
+    their classes. ``nested`` are the wraps, by file and line, that are given several modules, or ones that no code
+    gives.
     ``called`` are the functions of torch that calls run, by the positions of what is called. ``ends`` are the parts
     that the classes of all files may end with, by last names, where some rule may ask for them. ``changed`` are the
     classes and their bases, by last names, of the parts of models that get an attribute, by the positions of what gives
@@ -142,7 +142,7 @@ class ValueFacts:
     built_before: Mapping[str, Mapping[Position, frozenset[Built]]] = field(default_factory=dict)
     named: Mapping[str, Mapping[tuple[str, str], Fact]] = field(default_factory=dict)
     attributes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    returning: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    returning: Mapping[str, frozenset[str]] = field(default_factory=dict)
     through: Mapping[Function, frozenset[Function]] = field(default_factory=dict)
     makers: Mapping[Function, frozenset[str]] = field(default_factory=dict)
     nested: Set[tuple[str, int]] = frozenset()

@@ -192,7 +192,7 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "unstepped": unstepped_states(machine),
         "unscheduled": unscheduled_loads(machine),
         "closureless": without_closure(machine),
-        "sets_state_type": state_setters(machine),
+        "sets_state_type": state_setters(machine, lambda one: _is_kept(one, machine, gives)),
         "mixed": mixed(machine, lambda one: _is_other(one, machine, gives)),
         "unseen": Callees(machine).unknown(),
     }
@@ -227,7 +227,7 @@ def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
 def _fact(every: Collection[Obj], machine: Interpreter, gives: Gives) -> Fact:
     fields = {**FIELDS, **_BESIDE}
     found = {name: Certainty.MAYBE for kind, name in fields.items() if any(one.kind is kind for one in every)}
-    if any(one.is_kept or one in gives.kept or _extends_fsdp1(one, machine) for one in every):
+    if any(_is_kept(one, machine, gives) for one in every):
         found["kept"] = Certainty.MAYBE
     for kind, name in _SEVERAL.items():
         if any(one.kind is Kind.CONTAINER and gives.some(frozenset({kind}), one) for one in every):
@@ -262,6 +262,10 @@ def _named(
                 own = found[path]
                 own[frame.scope, text] = fact.or_else(own.get((frame.scope, text), NOTHING))
     return found
+
+
+def _is_kept(one: Obj, machine: Interpreter, gives: Gives) -> bool:
+    return one.is_kept or one in gives.kept or _extends_fsdp1(one, machine)
 
 
 def _extends_fsdp1(one: Obj, machine: Interpreter) -> bool:

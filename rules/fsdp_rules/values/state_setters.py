@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from fsdp_rules.ir.operations import At, Body, Call, Yield
 from fsdp_rules.values.abstract import Kind, Obj
@@ -14,14 +15,20 @@ from fsdp_rules.values.library import table
 _SETS = "state_type"
 
 
-def state_setters(machine: Interpreter) -> dict[str, set[At]]:
-    """Their places, by files; those of the calls that set it themselves are not among them."""
+def state_setters(machine: Interpreter, is_kept: Callable[[Obj], bool]) -> dict[str, set[At]]:
+    """Their places, by files; those of the calls that set it themselves are not among them.
+
+    ``is_kept`` says that an object is a model that stays in FSDP1's class.
+    """
     found: dict[str, set[At]] = defaultdict(set)
     if not machine.state_types:
         return found
 
     def sets(frame: Frame, call: Call) -> set[bool]:
-        return {set_ for one in machine.store.of(frame.base + call.of) for set_ in _sets(one, machine)}
+        model = [one for value in call.args[:1] for one in machine.store.of(frame.base + value)]
+        if model and all(map(is_kept, model)):
+            return set()
+        return {stays for one in machine.store.of(frame.base + call.of) for stays in _sets(one, machine)}
 
     order = CallOrder(machine, sets, _ends)
     for frame in machine.frames:

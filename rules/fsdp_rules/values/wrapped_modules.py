@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TypeVar
 
@@ -129,34 +129,22 @@ class WrappedModules:
         return max(around, key=lambda one: one.body.at.line).scope if around else ""
 
 
-def returning(machine: Interpreter) -> dict[tuple[str, str], frozenset[str]]:
+def returning(machine: Interpreter) -> dict[str, frozenset[str]]:
     """The last names of the functions that return a model, and not just what their callers give them.
 
-    Each with the paths of their files. The second name is that of the attribute of what they return that it is in, ""
-    where they return it itself.
+    Each with the paths of their files.
     """
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for frame in (one for one in machine.frames if one.body.kind == "function"):
-        for attribute in _returned(frame, machine):
-            found[frame.body.name, attribute].add(frame.body.path)
+    found: dict[str, set[str]] = defaultdict(set)
+    for frame in machine.frames:
+        if frame.body.kind == "function" and _returns(frame, machine):
+            found[frame.body.name].add(frame.body.path)
     return {name: frozenset(paths) for name, paths in found.items()}
 
 
-def _returned(frame: Frame, machine: Interpreter) -> Iterator[str]:
-    """The attributes of what ``frame`` returns that are models, "" for what it returns itself."""
+def _returns(frame: Frame, machine: Interpreter) -> bool:
+    """Whether ``frame`` returns a model, or several."""
     store = machine.store
     given = {one for value in range(len(frame.body.parameters)) for one in store.of(frame.base + value)}
-    for one in (each for cell in (frame.returned, frame.yielded) for each in store.of(cell)):
-        if one.kind is Kind.CONTAINER and one not in given:
-            yield from (
-                "" for each in store.of(machine.items.all(one)) if each.kind is Kind.MODEL and each not in given
-            )
-        elif one.kind is Kind.MODEL and one not in given:
-            yield ""
-        elif one.kind is Kind.INSTANCE:
-            names = machine.attributes.names(one)
-            yield from (
-                name
-                for name in names
-                if any(each.kind is Kind.MODEL for each in store.of(machine.attributes.field(one, name)))
-            )
+    held = {one for cell in (frame.returned, frame.yielded) for one in store.of(cell)} - given
+    several = (store.of(machine.items.all(one)) for one in held if one.kind is Kind.CONTAINER)
+    return any(one.kind is Kind.MODEL for one in held.union(*several) - given)

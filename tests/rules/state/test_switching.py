@@ -204,3 +204,22 @@ def take(net):
     assert [
         one.rule for one in findings(source) if one.rule in ("FSDP301", "FSDP309") and one.level.value == "manual"
     ] == []
+
+
+def test_the_context_of_a_model_that_keeps_fsdp1_stays() -> None:
+    source = f"""{IMPORTS}
+class Wrapper(FSDP):
+    pass
+
+class Saver:
+    def __init__(self, net):
+        self.model = Wrapper(net)
+
+    def kind(self):
+        return FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT)
+
+    def save(self):
+        with self.kind():
+            return self.model.state_dict()
+"""
+    assert [one.rule for one in findings(source) if one.level.value == "manual"] == ["FSDP119"]
