@@ -52,7 +52,6 @@ _OF_VALUES: tuple[Trait, ...] = ("excluded", "other", "joined", "own")
 #: Base classes outside of the tree that make no modules.
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
-_OWN = "its own"
 _MODELS = frozenset({Kind.MODEL, Kind.PART})
 _NO_MODULES = frozenset(
     {Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.NAME, Kind.TEXT, Kind.LOADED, Kind.GROUP}
