@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 
 from fsdp_rules.ir.operations import At, Body, Call, Element, GetAttribute, GetItem, Narrowed
 from fsdp_rules.ir.optimizer_calls import made_of
@@ -33,6 +33,7 @@ def before_wraps(machine: Interpreter, values: Set[str]) -> tuple[dict[str, set[
         return [site] if any(wraps(one) for one in machine.store.of(frame.base + call.of)) else []
 
     order = CallOrder(machine, made_by)
+    ways = _Ways(order)
     for frame in machine.frames:
         body, operations = frame.body, frame.body.operations
         makers = {one.to: place for place, one in enumerate(operations) if isinstance(one, _STEPS)}
@@ -41,37 +42,38 @@ def before_wraps(machine: Interpreter, values: Set[str]) -> tuple[dict[str, set[
             sites = {one.since for one in machine.store.of(frame.base + value) if one.kind in ASKED}
             if sites:
                 made = _made_at(value, makers, frame, machine)
-                is_early = made is not None and all(_ways(sites, body, last[value], order, made))
+                is_early = made is not None and all(ways.to(last[value], body, sites, made))
                 if not is_early and frame.owner is not None and value in last:
-                    ways = [*_ways(sites, body, last[value], order)]
-                    is_early = all(ways) and _is_of_init(body, order, values)
-                    if any(ways):
+                    found_first = ways.to(last[value], body, sites)
+                    is_early = all(found_first) and _is_of_init(body, order, values)
+                    if any(found_first):
                         maybe[body.path].add(at)
                 (found if is_early else others)[body.path].add(at)
     return {path: places - others[path] for path, places in found.items()}, maybe
 
 
-def _ways(
-    sites: Set[Site | None],
-    body: Body,
-    place: int,
-    order: CallOrder[Site],
-    since: int | None = None,
-    seen: Set[tuple[Body, int]] = frozenset(),
-) -> Iterator[bool]:
-    """Of each way to the operation ``place`` of ``body``, whether all wraps at ``sites`` run after it, and none before.
+class _Ways:
+    """What runs before and after an operation, on each way to it."""
 
-    The nearest function that runs a wrap says it: what ran before that was called made and wrapped another object.
-    ``since`` has made it in ``body``.
-    """
-    before, after = order.beside(body, place, since)
-    callers = order.callers(body) - seen if since is None else frozenset()
-    left = sites - after
-    if left and callers and sites.isdisjoint(before):
-        for caller, at in callers:
-            yield from _ways(left, caller, at, order, None, seen | callers)
-    else:
-        yield not left and sites.isdisjoint(before)
+    def __init__(self, order: CallOrder[Site]) -> None:
+        self._order = order
+        self._known: dict[tuple[Set[Site | None], Body, int, int | None], Set[bool]] = {}
+
+    def to(self, place: int, body: Body, sites: Set[Site | None], since: int | None = None) -> Set[bool]:
+        """Of all ways to ``place`` in ``body``, whether all wraps at ``sites`` run after it, and none before.
+
+        The nearest function that runs a wrap says it: what ran before that was called made and wrapped another object.
+        ``since`` has made it in ``body``.
+        """
+        key = (frozenset(sites), body, place, since)
+        if key not in self._known:
+            self._known[key] = frozenset()
+            before, after = self._order.beside(body, place, since)
+            left, is_first = sites - after, sites.isdisjoint(before)
+            callers = self._order.callers(body) if since is None and left and is_first else frozenset()
+            ways = [self.to(at, caller, left) for caller, at in callers]
+            self._known[key] = frozenset().union(*ways) or frozenset({not left and is_first})
+        return self._known[key]
 
 
 def _is_of_init(body: Body, order: CallOrder[Site], values: Set[str], seen: Set[Body] = frozenset()) -> bool:

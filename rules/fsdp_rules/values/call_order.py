@@ -62,7 +62,7 @@ class CallOrder(Generic[Event]):
         """
         found: dict[bool, set[Event]] = {False: set(), True: set()}
         for at, events in self._events[body].items():
-            if at != place and not are_apart(body, min(place, at), 0, max(place, at), 0):
+            if events and at != place and not are_apart(body, min(place, at), 0, max(place, at), 0):
                 found[at > place] |= events
                 if since is not None and any(at in one and place in one and since not in one for one in body.loops):
                     found[False] |= events
