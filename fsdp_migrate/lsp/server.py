@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from fsdp_migrate.lsp.caching import CachingEngine
+from fsdp_migrate.lsp.moving import moved
 from fsdp_migrate.lsp.workspace import Open, look
 from fsdp_migrate.pipeline.hunks import Hunk
 from fsdp_migrate.report.rulebook import UnknownRule, explanation, find, pages
@@ -38,7 +40,9 @@ class Server(LanguageServer):
     def __init__(self) -> None:
         super().__init__(NAME, version(NAME))
         self.found: dict[str, Open] = {}
+        self.lines: dict[str, Sequence[str]] = {}
         self.changes = 0
+        self.one_at_a_time = asyncio.Lock()
         self.engine = CachingEngine()
         self.trace: str | None = None
 
@@ -47,8 +51,12 @@ class Server(LanguageServer):
         self.changes += 1
         mine = self.changes
         await asyncio.sleep(delay)
-        if mine != self.changes:
-            return
+        async with self.one_at_a_time:
+            # Of all changes that came while another look was on its way, the last one counts.
+            if mine == self.changes:
+                await self._look(mine)
+
+    async def _look(self, mine: int) -> None:
         documents = {
             Path(document.path).resolve(): document
             for document in list(self.workspace.text_documents.values())
@@ -67,15 +75,16 @@ class Server(LanguageServer):
             # The lines are those of a text that is no more.
             return
         for path, document in documents.items():
-            self.found[document.uri] = found[path]
-            shown = [_diagnostic(finding, document.lines) for finding in found[path].findings]
-            if found[path].error:
-                shown.append(
-                    types.Diagnostic(_line(0), found[path].error, types.DiagnosticSeverity.Warning, source=NAME)
-                )
-            self.text_document_publish_diagnostics(
-                types.PublishDiagnosticsParams(document.uri, shown, document.version)
-            )
+            self.show(document.uri, found[path])
+
+    def show(self, uri: str, found: Open) -> None:
+        """Keep what was found in a document as it is now, and publish it."""
+        document = self.workspace.get_text_document(uri)
+        self.found[uri], self.lines[uri] = found, document.lines
+        shown = [_diagnostic(finding, document.lines) for finding in found.findings]
+        if found.error:
+            shown.append(types.Diagnostic(_line(0), found.error, types.DiagnosticSeverity.Warning, source=NAME))
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown, document.version))
 
 
 server = Server()
@@ -100,13 +109,18 @@ async def saved(params: types.DidSaveTextDocumentParams) -> None:
 
 @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
 async def changed(params: types.DidChangeTextDocumentParams) -> None:
-    server.found.pop(params.text_document.uri, None)
+    uri = params.text_document.uri
+    if uri in server.found:
+        # Long before the file has been looked at again.
+        lines = server.workspace.get_text_document(uri).lines
+        server.show(uri, moved(server.found[uri], server.lines[uri], lines))
     await server.look(DELAY)
 
 
 @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
 def closed(params: types.DidCloseTextDocumentParams) -> None:
     server.found.pop(params.text_document.uri, None)
+    server.lines.pop(params.text_document.uri, None)
     server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(params.text_document.uri, []))
 
 
@@ -183,7 +197,7 @@ def _replaced(hunk: Hunk, encoding: str) -> types.TextEdit:
     return types.TextEdit(place, b"".join(hunk.new).decode(encoding, errors="replace"))
 
 
-def _diagnostic(finding: Finding, lines: list[str]) -> types.Diagnostic:
+def _diagnostic(finding: Finding, lines: Sequence[str]) -> types.Diagnostic:
     message = ". ".join(filter(None, [printable(finding.text).rstrip("."), printable(finding.advice)]))
     return types.Diagnostic(
         types.Range(
@@ -196,7 +210,7 @@ def _diagnostic(finding: Finding, lines: list[str]) -> types.Diagnostic:
     )
 
 
-def _position(line: int, column: int, lines: list[str]) -> types.Position:
+def _position(line: int, column: int, lines: Sequence[str]) -> types.Position:
     text = lines[line - 1] if 0 < line <= len(lines) else ""
     return types.Position(line - 1, _utf16(text, column))
 

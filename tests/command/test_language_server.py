@@ -16,12 +16,15 @@ from pygls.lsp.client import LanguageClient
 
 from fsdp_migrate.cli import main
 from fsdp_migrate.lsp.caching import CachingEngine
-from fsdp_migrate.lsp.workspace import look
+from fsdp_migrate.lsp.moving import moved
+from fsdp_migrate.lsp.workspace import Open, look
 from fsdp_migrate.pipeline.engine import RulesEngine
+from fsdp_migrate.pipeline.hunks import Hunk
 from fsdp_migrate.trace.record import Trace, TracedFile, Value, dumped
 from fsdp_rules.engine.rewrite import Prepared
 from fsdp_rules.project.project import FileFacts, Project
 from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Result
 
 SOURCE = """\
@@ -88,6 +91,11 @@ class Editor:
         while (said := await self.published.get()).uri != self.uri(name):
             pass
         return list(said.diagnostics)
+
+    async def looked(self, name: str) -> list[types.Diagnostic]:
+        """What is published once a changed file has been looked at again, after what was moved at once."""
+        await self.diagnostics(name)
+        return await self.diagnostics(name)
 
     async def actions(self, name: str, line: int, found: list[types.Diagnostic]) -> list[types.CodeAction]:
         place = types.Range(types.Position(line, 0), types.Position(line, 0))
@@ -180,12 +188,56 @@ def test_a_model_is_followed_from_file_to_file_and_changes_are_looked_at(tmp_pat
         editor.open("train.py", TWO["train.py"])
         assert [one.code for one in await editor.diagnostics("train.py")] == ["FSDP201"]
         editor.change("train.py", "from model import build\n")
-        assert await editor.diagnostics("train.py") == []
+        assert await editor.looked("train.py") == []
         editor.change("train.py", "def f(:\n    FSDP\n")
-        (broken,) = await editor.diagnostics("train.py")
+        (broken,) = await editor.looked("train.py")
         assert "could not parse" in broken.message
 
     with_server(tmp_path, play)
+
+
+def test_a_keystroke_is_answered_at_once_with_what_is_known(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+
+    async def play(editor: Editor) -> None:
+        editor.open("a.py", SOURCE)
+        known = {(one.code, one.range.start.line) for one in await editor.diagnostics("a.py")}
+        lines = SOURCE.splitlines(keepends=True)
+        # Two lines are put in between, and the line of the wrap is another.
+        editor.change("a.py", "".join([lines[0], "\n\n", lines[1], "#" + lines[2], *lines[3:]]))
+        at_once = {(one.code, one.range.start.line) for one in await editor.diagnostics("a.py")}
+        assert at_once == {(code, line + 2 if line > 2 else line) for code, line in known if line != 2}
+        # A page and quick fixes of what is known are there.
+        asked = types.HoverParams(types.TextDocumentIdentifier(editor.uri("a.py")), types.Position(12, 0))
+        assert await editor.client.text_document_hover_async(asked) is not None
+        afterwards = {(one.code, one.range.start.line) for one in await editor.diagnostics("a.py")}
+        assert not any(code == "FSDP101" for code, _ in afterwards)
+
+    with_server(tmp_path, play)
+
+
+def finding(line: int, end: int) -> Finding:
+    return Finding("FSDP101", "constructor-call", "a.py", line, 0, end, 1, Level.SAFE, "x")
+
+
+@pytest.mark.parametrize(
+    ("after", "lines"),
+    [
+        ("a b c d e", [1, 3, 5]),
+        ("x b c d e", [3, 5]),
+        ("a b c d e f", [1, 3, 5]),
+        ("a x y b c d e", [1, 5, 7]),
+        ("a b d e", [1, 4]),
+        ("a b c X e", [1, 5]),
+        ("", []),
+    ],
+)
+def test_what_is_known_moves_with_its_lines(after: str, lines: list[int]) -> None:
+    findings = (finding(1, 1), finding(3, 4), finding(5, 5))
+    hunks = tuple(Hunk("k", one.line - 1, (b"",) * (one.end_line - one.line + 1), ()) for one in findings)
+    found = moved(Open(findings, hunks), ["a", "b", "c", "d", "e"], after.split())
+    assert [one.line for one in found.findings] == lines
+    assert [hunk.start + 1 for hunk in found.hunks] == lines
 
 
 def test_bad_settings_are_a_message_and_no_end(tmp_path: Path) -> None:
@@ -286,7 +338,7 @@ def test_the_record_of_a_run_decides(tmp_path: Path) -> None:
         assert any("not a sharded model in 40 of 40 runs of this line" in text for text in texts), texts
         # What was edited is not what ran.
         editor.change("a.py", TRACED + "# edited\n")
-        texts = [one.message for one in await editor.diagnostics("a.py") if one.range.start.line == line - 1]
+        texts = [one.message for one in await editor.looked("a.py") if one.range.start.line == line - 1]
         assert texts
         assert not any("40 of 40" in text for text in texts), texts
 
