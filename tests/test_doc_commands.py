@@ -39,6 +39,7 @@ NOT_RUN = {
     "fsdp-migrate tune": ("trains; run by", "tests/tune/test_tune_command.py"),
     "fsdp-migrate rewrite --interactive": ("needs a terminal; run by", "tests/command/test_interactive.py"),
     "fsdp-migrate rewrite [PATH]...": ("a synopsis; its options are compared with the command's", "tests/test_docs.py"),
+    "sbatch": ("needs SLURM; the scripts are run by", "tests/verify/test_clusters.py"),
     "eval": ("sets up an interactive shell; run by", "tests/command/test_cli.py"),
     "_FSDP_MIGRATE_COMPLETE": ("sets up an interactive shell; run by", "tests/command/test_cli.py"),
     "make": ("minutes to hours; its lines are read by", "tests/test_doc_commands.py"),
