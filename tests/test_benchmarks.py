@@ -43,6 +43,14 @@ def test_the_page_about_checkpoints_says_what_was_measured() -> None:
     assert "load_average" in found
 
 
+def test_the_page_about_tune_says_what_was_measured() -> None:
+    found = json.loads((MEASURED[0].parent / "tune_order.json").read_text())
+    page = " ".join((MEASURED[0].parents[1] / "docs/tune.md").read_text().split())
+    assert f"{found['right']['own']} of {found['pairs']} are in the predicted order" in page
+    assert f"{found['right']['wall']} by the clock of a loaded machine" in page
+    assert found["right"]["own"] >= 0.95 * found["pairs"]
+
+
 def test_as_many_all_gathers_are_in_flight_as_under_fsdp1() -> None:
     found = measured(Shape(3, 16, 8, 1), "cpu", 2)
     assert found["without"]["in_flight"] == {name: [0, 0, 0] for name in ("fsdp1", "native", "shim")}
