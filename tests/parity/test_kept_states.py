@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_rules.settings import Settings
 from tests.parity.trees import rewrite_tree, train_tree, tree
 from tests.pool import Pool
 
@@ -135,6 +136,18 @@ def test_it_loads_what_it_kept(name: str, pool: Pool, tmp_path: Path) -> None:
     assert after.manual() == []
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
     assert train_tree(pool, after.files, tmp_path / "after") == before
+
+
+@pytest.mark.parametrize("kind", ["SHARDED", "FULL"])
+def test_a_kept_state_of_what_is_not_sharded_is_left_to_a_human(kind: str, pool: Pool, tmp_path: Path) -> None:
+    kept = main(OPTIMIZER.format(kind=SHARDED.replace("SHARDED", kind)), strategy="NO_SHARD")
+    files = tree(train=kept)
+    (left,) = rewrite_tree(files).manual()
+    assert "under NO_SHARD it shares its tensors" in left
+    under_shim = rewrite_tree(files, Settings(to="shim"))
+    assert under_shim.manual() == []
+    before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
+    assert train_tree(pool, under_shim.files, tmp_path / "after") == before
 
 
 #: What is done with a state before the next step needs no copy.

@@ -52,9 +52,10 @@ class WrapGiven:
         """
         return _among(self.strategies, ZERO2, "keeps_gathered", self.file, ZERO2 | {"NO_SHARD"})
 
-    def may_be_whole(self) -> bool:
-        """Whether every rank may have the parameters whole, as under NO_SHARD."""
-        return _among(self.strategies, frozenset({"NO_SHARD"}), "unsharded", self.file) is not Certainty.NO
+    def is_whole(self) -> Certainty:
+        """How sure it is that every rank has the parameters whole, as under NO_SHARD."""
+        whole = frozenset({"NO_SHARD"})
+        return _among(self.strategies, whole, "unsharded", self.file, whole)
 
     def keeps_originals(self) -> Certainty:
         """How sure it is that ``use_orig_params`` is True."""

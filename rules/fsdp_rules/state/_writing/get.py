@@ -36,6 +36,12 @@ OF_ALL = "assumes the model's process_group contains every rank (only rank 0 of 
 ALONE = "rank 0 alone reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
 COPIED = "copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
 OBJECTS = "get_optimizer_state_dict raises where an optimizer's groups hold a torch.dtype or torch.device, as here"
+LIVE = "under NO_SHARD it shares its tensors with FSDP1's optimizer, and what is kept changes with the next step"
+AS_MEANT = (
+    "to get what was meant, take copy.deepcopy(get_optimizer_state_dict(model, optimizer)), which stays as it is. "
+    "FSDP1's numbers come with --to shim alone"
+)
+NOT_LIVE = "assumes another strategy than NO_SHARD, where what is kept changes with the next step"
 UNSTEPPED = (
     "get_optimizer_state_dict makes a step of an optimizer that has made none, with a learning rate of 0, which Adam "
     "counts, and this may run before the first (FSDP1: the state is empty)"
@@ -63,6 +69,10 @@ class Taking(Writer):
             if self._is_surely_sharded() and other_wrapper(self.site.model, self.file) is Certainty.NO:
                 return refuse(self.state, ALONE)
             self.notes.append("assumes every rank reaches it where the model is sharded")
+        if self.outlives and self.state.action is Action.GET_OPTIM and self.is_whole:
+            if wrap_given(self.site.model, self.file).is_whole() is Certainty.YES:
+                return replace(refuse(self.state, LIVE), advice=AS_MEANT)
+            self.notes.append(NOT_LIVE)
         if self.outlives:
             self.remarks.append(COPIED)
         gathered = gathering(self.full, config, self.site.rank_zero_reads, self.file)
@@ -156,7 +166,7 @@ class Taking(Writer):
     @cached_property
     def is_whole(self) -> bool:
         """Whether a full state may be the live tensors themselves, with nothing to gather."""
-        return wrap_given(self.site.model, self.file).may_be_whole()
+        return wrap_given(self.site.model, self.file).is_whole() is not Certainty.NO
 
     @cached_property
     def outlives(self) -> bool:
