@@ -38,7 +38,7 @@ COPIED = "copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
 OBJECTS = "get_optimizer_state_dict raises where an optimizer's groups hold a torch.dtype or torch.device, as here"
 LIVE = "under NO_SHARD it shares its tensors with FSDP1's optimizer, and what is kept changes with the next step"
 AS_MEANT = (
-    "to get what was meant, take copy.deepcopy(get_optimizer_state_dict(model, optimizer)), which stays as it is. "
+    "to get what was meant, take copy.deepcopy(get_optimizer_state_dict(model, optimizer)), which no step changes. "
     "FSDP1's numbers come with --to shim alone"
 )
 NOT_LIVE = "assumes another strategy than NO_SHARD, where what is kept changes with the next step"
