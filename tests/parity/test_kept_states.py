@@ -138,16 +138,21 @@ def test_it_loads_what_it_kept(name: str, pool: Pool, tmp_path: Path) -> None:
     assert train_tree(pool, after.files, tmp_path / "after") == before
 
 
-@pytest.mark.parametrize("kind", ["SHARDED", "FULL"])
-def test_a_kept_state_of_what_is_not_sharded_is_left_to_a_human(kind: str, pool: Pool, tmp_path: Path) -> None:
-    kept = main(OPTIMIZER.format(kind=SHARDED.replace("SHARDED", kind)), strategy="NO_SHARD")
-    files = tree(train=kept)
+def test_a_state_of_what_is_not_sharded_that_is_loaded_again_is_left_to_a_human(pool: Pool, tmp_path: Path) -> None:
+    files = tree(train=main(OPTIMIZER.format(kind=SHARDED.replace("SHARDED", "FULL")), strategy="NO_SHARD"))
     (left,) = rewrite_tree(files).manual()
     assert "under NO_SHARD it shares its tensors" in left
     under_shim = rewrite_tree(files, Settings(to="shim"))
     assert under_shim.manual() == []
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)
     assert train_tree(pool, under_shim.files, tmp_path / "after") == before
+
+
+def test_a_sharded_state_of_what_is_not_sharded_has_its_assumption() -> None:
+    files = tree(train=main(OPTIMIZER.format(kind=SHARDED), strategy="NO_SHARD"))
+    assert any(
+        "assumes it is not loaded in this run under NO_SHARD" in one.message for one in rewrite_tree(files).findings
+    )
 
 
 #: What is done with a state before the next step needs no copy.

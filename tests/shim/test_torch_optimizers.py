@@ -111,6 +111,8 @@ def mixed(rank: int, world_size: int, foreach: bool | None) -> None:
     extra = torch.nn.Parameter(torch.ones(2, device=DEVICE))
     optimizer = Noted([*model.parameters(), extra], lr=0.01, foreach=foreach)
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3, device=DEVICE))], "lr": 0.1})
+    after: list[int] = []
+    optimizer.register_step_post_hook(lambda optimizer, *_: after.append(len(optimizer.param_groups)))
     before = [list(group["params"]) for group in optimizer.param_groups]
     for optimizer.fails in (False, True, False):
         (loss_of(model, rank, 0) + extra.square().sum()).backward()
@@ -121,6 +123,8 @@ def mixed(rank: int, world_size: int, foreach: bool | None) -> None:
         [id(param) for param in params] for params in before
     ]
     assert len(optimizer.state) == len(before[0])
+    # Twice where torch hooks the step of the base class, too.
+    assert set(after) == {2}
     assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.1]
 
 

@@ -34,6 +34,7 @@ Trait = Literal[
     "unstepped",  # It is called to take the state of an optimizer that may have made no step.
     "unscheduled",  # It is called to read the state of an optimizer whose scheduler is built later.
     "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
+    "loaded_again",  # It is called to take an optimizer's state that is loaded in the same run, out of memory.
     "closureless",  # It may be an optimizer of the tree whose step takes no closure.
     "sets_state_type",  # It is a call of a function of the tree, and leads to one that sets the type of states.
 ]

@@ -182,12 +182,14 @@ def facts_of(
 
 def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]]]:
     """The places that each way through the tree finds."""
+    read_again, loaded_again = counted_states(machine)
     return {
         "kept_part": kept_parts(machine),
         "writes": writing_calls(machine),
         "gathers": gathering(machine),
         "runs_modules": unit_methods(machine),
-        "read_again": counted_states(machine),
+        "read_again": read_again,
+        "loaded_again": loaded_again,
         "unstepped": unstepped_states(machine),
         "unscheduled": unscheduled_loads(machine),
         "closureless": without_closure(machine),

@@ -19,8 +19,8 @@ _LOADS = f"{FSDP}.optim_state_dict_to_load"
 COUNTLESS = frozenset({"torch.optim.SGD"})
 
 
-def counted_states(machine: Interpreter) -> dict[str, set[At]]:
-    """By files, the places of what is called that loads such a state."""
+def counted_states(machine: Interpreter) -> tuple[dict[str, set[At]], dict[str, set[At]]]:
+    """By files, the places of what is called that loads such a state, and of what takes one that is loaded at all."""
     calls = [(frame, one) for frame in machine.frames for one in frame.body.operations if isinstance(one, Call)]
     names = {(frame, one.of): set(names_of(frame, one, machine)) for frame, one in calls}
     taken = {
@@ -32,7 +32,7 @@ def counted_states(machine: Interpreter) -> dict[str, set[At]]:
     }
     loads = [(frame, one) for frame, one in calls if taken and _LOADS in names[frame, one.of]]
     if not loads:
-        return {}
+        return {}, {}
     holders = _holders(taken, machine)
     again = {one for frame in machine.frames for one in _kept(frame, machine)} & holders.keys()
     loading = _callers({frame.body for frame, _ in loads}, calls, machine)
@@ -46,7 +46,12 @@ def counted_states(machine: Interpreter) -> dict[str, set[At]]:
         optimizers = [made.get(held.data[:2], set()) for held in given if held.kind is Kind.OPTIMIZER]
         if given & states and not (optimizers and all(each and each <= COUNTLESS for each in optimizers)):
             found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
-    return found
+    loaded = {held for frame, one in loads for value in _given(one) for held in machine.store.of(frame.base + value)}
+    takes: dict[str, set[At]] = defaultdict(set)
+    for frame, one in calls:
+        if not _TAKES.isdisjoint(names[frame, one.of]) and loaded & set(machine.store.of(frame.base + one.to)):
+            takes[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+    return found, takes
 
 
 def names_of(frame: Frame, call: Call, machine: Interpreter) -> Iterator[str]:

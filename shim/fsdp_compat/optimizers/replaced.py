@@ -17,12 +17,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fsdp_compat.messages import shortened
-from fsdp_compat.optimizers.mixed_groups import join_groups, split_mixed_groups
+from fsdp_compat.optimizers.mixed_groups import split_in_steps
 from fsdp_compat.torch_.assigned_data import note_data, refuse_assigned_data
 from fsdp_compat.torch_.gathering import gathered_copies, is_left_alone
 from fsdp_compat.torch_.param_groups import exchanged_parameters, has_run, managed_parameters
@@ -64,8 +64,8 @@ def watch(
     _sharded_modules.update(units)
     if _shardings == 0:
         register_optimizer_step_pre_hook(_before_step)
-        register_optimizer_step_post_hook(_after_step)
         _follow_in_new_groups()
+    split_in_steps()
     _shardings += 1
 
 
@@ -121,16 +121,11 @@ def _followed(param: torch.Tensor) -> torch.Tensor:
     return next((one.sharded for one in managed if one.unsharded is current), param)
 
 
-def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    join_groups(optimizer)
-
-
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     _refuse_stale_parameters(optimizer)
     held = {id(param) for group in optimizer.param_groups for param in group["params"]}
     for module in filter(_is_sharded, _sharded_modules):
         refuse_assigned_data(module, held)
-    split_mixed_groups(optimizer)
 
 
 def _refuse_stale_parameters(optimizer: Optimizer) -> None:

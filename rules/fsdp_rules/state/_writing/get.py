@@ -41,7 +41,7 @@ AS_MEANT = (
     "to get what was meant, take copy.deepcopy(get_optimizer_state_dict(model, optimizer)), which no step changes. "
     "FSDP1's numbers come with --to shim alone"
 )
-NOT_LIVE = "assumes another strategy than NO_SHARD, where what is kept changes with the next step"
+NOT_LIVE = "assumes it is not loaded in this run under NO_SHARD, where FSDP1's changes with the next step"
 UNSTEPPED = (
     "get_optimizer_state_dict makes a step of an optimizer that has made none, with a learning rate of 0, which Adam "
     "counts, and this may run before the first (FSDP1: the state is empty)"
@@ -70,7 +70,8 @@ class Taking(Writer):
                 return refuse(self.state, ALONE)
             self.notes.append("assumes every rank reaches it where the model is sharded")
         if self.outlives and self.state.action is Action.GET_OPTIM and self.is_whole:
-            if wrap_given(self.site.model, self.file).is_whole() is Certainty.YES:
+            is_loaded = known_as("loaded_again", self.state.call.func, self.file)
+            if is_loaded and wrap_given(self.site.model, self.file).is_whole() is Certainty.YES:
                 return replace(refuse(self.state, LIVE), advice=AS_MEANT)
             self.notes.append(NOT_LIVE)
         if self.outlives:
