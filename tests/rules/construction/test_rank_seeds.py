@@ -53,11 +53,12 @@ def test_the_same_weights_on_all_ranks(body: str) -> None:
     assert said(body) == []
 
 
-def test_a_broadcast_of_all_weights() -> None:
+@pytest.mark.parametrize(("sync", "expected"), [("True", []), ("args.sync", ["review"])])
+def test_a_broadcast_of_all_weights(sync: str, expected: list[str]) -> None:
     source = BUILD.format("torch.manual_seed(dist.get_rank())").replace(
-        "FSDP(model,", "FSDP(model, sync_module_states=True,"
+        "FSDP(model,", f"FSDP(model, sync_module_states={sync},"
     )
-    assert not [one for one in findings(source) if "the seed differs by rank" in one.message]
+    assert [one.level.value for one in findings(source) if "the seed differs by rank" in one.message] == expected
 
 
 SEEDING = """

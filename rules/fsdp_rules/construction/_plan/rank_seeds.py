@@ -6,7 +6,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.file.called import called
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.project.rank_texts import RANK
 
@@ -21,10 +21,12 @@ _LOADS = frozenset({"broadcast", "from_pretrained"})
 def differ_by_rank(call: cst.Call, plan: ShardPlan, file: File) -> bool:
     """Whether the last seed above ``call``, in its function, is formed from a rank, and nothing evens the weights.
 
-    Functions of the file that are called there are read as well.
+    Functions of the file that are called there are read as well. What only some runs broadcast evens nothing.
     """
     function = file.function(call)
-    if plan.sync is not None or plan.on_meta or function is None or "sync_module_states" in file.text:
+    if plan.on_meta or function is None or (plan.sync is None and "sync_module_states" in file.text):
+        return False
+    if plan.sync is not None and literal_bool(plan.sync) is True:
         return False
     line = file.span(call).line
     above: list[cst.Call] = []
