@@ -27,7 +27,8 @@ def split_in_steps() -> None:
     """Have each step split such groups after all hooks that are there now: they see those that the program made."""
     if not _hooks:
         _hooks.append(register_optimizer_step_pre_hook(_split_mixed_groups))
-    _global_optimizer_pre_hooks.move_to_end(_hooks[0].id)  # type: ignore[attr-defined]
+    if _hooks[0].id in _global_optimizer_pre_hooks:
+        _global_optimizer_pre_hooks.move_to_end(_hooks[0].id)  # type: ignore[attr-defined]
 
 
 def _split_mixed_groups(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -105,6 +105,7 @@ def _follow_in_new_groups() -> None:
     @functools.wraps(add)
     def add_and_follow(self: Optimizer, param_group: dict[str, Any]) -> None:
         add(self, param_group)
+        split_in_steps()
         held = self.param_groups[-1]["params"]
         held[:] = [_followed(param) for param in held]
 
