@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
-from fsdp_rules.file.expressions import bind, brief, is_none
+from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -55,9 +55,7 @@ def build(model):
         # FSDP1 takes a device without an index for the current one.
         current = kind == "current"
         kind = "cuda" if current else kind
-        # It is written more than once.
-        short = not any(file.inside(value, one) for one in (cst.Call, cst.IfExp))
-        simple = short or kind == "cpu" or current
+        simple = is_repeatable(value) or kind == "cpu" or current
         if not simple and kind == "unknown":
             plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")
         set_current = not current and kind != "cpu" and "set_device" not in file.project.flags
