@@ -77,12 +77,12 @@ def stored(model: TracedModel, places: Iterable[int]) -> int:
     return sum(p.numel * SIZES[p.dtype] for p in model.parameters if below & set(p.places))
 
 
-def proposals(model: TracedModel, now: Layout, node: int) -> list[Proposal]:
+def proposals(model: TracedModel, now: Layout, node: int, kind: str = "FSDP2") -> list[Proposal]:
     """Layouts over the ranks and in the precision of ``now``, which comes first; no two have the same units and ranks.
 
-    ``node``: ranks that share a node.
+    ``node``: ranks that share a node. ``kind``: what shards the program now, as :class:`Present` has it.
     """
-    found = [Proposal(now, "what the program does")]
+    found = [Proposal(now, "the program's units, as FSDP2 runs them" if kind == "FSDP1" else "what the program does")]
     found += [each for shape in _shapes(now, node) for each in _cuts(model, shape, node)]
     distinct: dict[Layout, Proposal] = {}
     for each in found:

@@ -42,7 +42,7 @@ def ranking(found: Present, machine: Machine, memory: int) -> Ranking:
     What the program does remains the best where nothing is faster, or smaller if it does not fit, by :data:`WORTH`.
     """
     rows = []
-    for proposal in proposals(found.model, found.layout, machine.node):
+    for proposal in proposals(found.model, found.layout, machine.node, found.kind):
         plan = schedule(found.model, proposal.layout, machine)
         rows.append(Ranked(proposal, plan, plan.memory <= memory))
     now = rows[0]

@@ -30,6 +30,7 @@ def test_layouts_of_a_program_under_fsdp1_are_printed(program: Path, capsys: pyt
     out, err = capsys.readouterr()
     assert (code, err) == (1, "")
     assert out.startswith("FSDP1 on 2 ranks, planned for cpu-gloo with 16.0 GiB for each rank\n")
+    assert "\nnow: the program's units, as FSDP2 runs them\n" in out
     # Two blocks are gathered twice, the root once; FSDP2 pads each parameter to an even count of rows.
     assert "\nnow                                              5         3        0  4.0 KiB     792 B" in out
     assert out.endswith("""
@@ -104,6 +105,33 @@ def test_a_program_without_a_backward_is_refused(program: Path, capsys: pytest.C
     program.write_text(PROGRAM.replace(".backward()", ""), encoding="utf-8")
     assert main(["tune", *COMMAND]) == 2
     assert "no backward of the model was seen" in capsys.readouterr().err
+
+
+def test_tensor_parallelism_is_refused(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program.write_text(
+        """
+import torch
+from torch import distributed as dist, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+fully_shard(model, mesh=mesh["data"])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+dist.destroy_process_group()
+""",
+        encoding="utf-8",
+    )
+    assert main(["tune", *COMMAND]) == 2
+    told = capsys.readouterr().err
+    assert told.endswith("\nlayouts of models with tensor parallelism are not known here\n")
+    assert "Traceback" not in told
 
 
 def test_machines_come_from_files(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ class Guarded(Protocol):
         """Give up recording."""
 
 
+class Refused(Exception):
+    """What the recorder does not do for this program: its text is the reason, and needs no traceback."""
+
+
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
@@ -34,6 +38,8 @@ def guarded(hook: Hook) -> Hook:
         began = time.perf_counter()
         try:
             hook(self, *args)
+        except Refused as refusal:
+            self.fail(str(refusal))
         except Exception:
             self.fail(traceback.format_exc())
         self.spent += time.perf_counter() - began

@@ -196,7 +196,7 @@ def _distributed() -> None:
 
     @functools.wraps(all_reduce)
     def averaged(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        # gloo adds, and knows no average.
+        # Before torch 2.10 gloo knows no average.
         if op != dist.ReduceOp.AVG or async_op:
             return all_reduce(tensor, op, group, async_op)
         _asks("ReduceOp.AVG")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .guard import Refused
 from .orders import Orders
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
@@ -36,18 +37,21 @@ class Stopwatch:
                 return
             self._timeline.finish()
         self._model = model
-        self._timeline = importlib.import_module("fsdp_compat.preflight.timeline").Timeline(model)
+        try:
+            self._timeline = importlib.import_module("fsdp_compat.preflight.timeline").Timeline(model)
+        except NotImplementedError as error:
+            raise Refused(str(error)) from error
         self._timeline.begin(called)
 
     def write(self, optimizer: Optimizer, rank: int) -> None:
         """If it was ordered, write ``tune-RANK.json``: nothing more is recorded.
 
-        :raises RuntimeError: no model has run.
+        :raises Refused: no model has run.
         """
         if not self._orders.times:
             return
         if self._model is None:
-            raise RuntimeError("no model of the program has run before its first optimizer step")
+            raise Refused("no model of the program has run before its first optimizer step")
         self._timeline.finish()
         layouts = importlib.import_module("fsdp_compat.preflight.present_layout")
         first = next((each for each in self._model.parameters()), torch.empty(0))
