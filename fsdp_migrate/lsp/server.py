@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fsdp_migrate.lsp.caching import CachingEngine
 from fsdp_migrate.lsp.moving import moved
 from fsdp_migrate.lsp.workspace import Open, look
 from fsdp_migrate.pipeline.hunks import Hunk
+from fsdp_migrate.report.offline import address
 from fsdp_migrate.report.rulebook import UnknownRule, explanation, find, pages
 from fsdp_migrate.report.summary import printable
 from fsdp_migrate.trace.record import BadTrace
@@ -206,8 +208,14 @@ def _diagnostic(finding: Finding, lines: Sequence[str]) -> types.Diagnostic:
         message,
         _SEVERITY[finding.level],
         code=finding.rule,
+        code_description=types.CodeDescription(link) if (link := _link(finding.rule)) else None,
         source=NAME,
     )
+
+
+@cache
+def _link(rule: str) -> str:
+    return address(find(rule, pages()))
 
 
 def _position(line: int, column: int, lines: Sequence[str]) -> types.Position:

@@ -7,7 +7,7 @@ import re
 from email.message import Message
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
@@ -252,12 +252,34 @@ def test_addresses_come_from_the_distribution_alone(
 ) -> None:
     driver = _sarif(_output(capsys, "sarif", "src", code=2))["tool"]["driver"]
     assert "informationUri" not in driver
+    page = urlsplit(driver["rules"][0]["helpUri"])
+    assert page.scheme == "file"
+    assert "<h1>FSDP101 constructor-call</h1>" in Path(unquote(page.path)).read_text(encoding="utf-8")
     known = Message()
     known["Project-URL"] = "Repository, https://example.org/fsdp-migrate"
-    monkeypatch.setattr("fsdp_migrate.report.check.sarif.metadata", lambda name: known)
+    monkeypatch.setattr("fsdp_migrate.report.offline.metadata", lambda name: known)
     driver = _sarif(_output(capsys, "sarif", "src", code=2))["tool"]["driver"]
     assert driver["informationUri"] == "https://example.org/fsdp-migrate"
     assert driver["rules"][0]["helpUri"] == "https://example.org/fsdp-migrate/blob/HEAD/docs/rules/FSDP101.md"
+
+
+@pytest.mark.parametrize("arguments", [(), (".",), ("../work",)])
+def test_hosts_get_paths_from_the_root_of_the_repository(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "work" / "a.py").write_text(
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nFSDP(m)\n"
+    )
+    files = {where["file"] for _, where, _ in _annotations(_output(capsys, "github", *arguments, code=1))}
+    assert files == {"work/a.py"}
+    assert {one["location"]["path"] for one in json.loads(_output(capsys, "gitlab", *arguments, code=1))} == files
+    run = _sarif(_output(capsys, "sarif", *arguments, code=1))
+    assert run["originalUriBaseIds"] == {"%SRCROOT%": {"uri": f"{tmp_path.as_uri()}/"}}
+    artifacts = [one["locations"][0]["physicalLocation"]["artifactLocation"] for one in run["results"]]
+    assert {(one["uri"], one["uriBaseId"]) for one in artifacts} == {("work/a.py", "%SRCROOT%")}
 
 
 def test_a_workflow_gets_a_summary_and_outputs(project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

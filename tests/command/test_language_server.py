@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from lsprotocol import types
@@ -152,6 +153,9 @@ def test_findings_pages_and_fixes_are_those_of_the_command(tmp_path: Path) -> No
         # An emoji takes two of the units in which editors count.
         assert (call.range.start.line, call.range.start.character) == (2, len('text = "xx"; model = '))
         assert call.severity is types.DiagnosticSeverity.Warning
+        assert call.code_description is not None
+        page = Path(unquote(urlsplit(call.code_description.href).path))
+        assert "<h1>FSDP101 constructor-call</h1>" in page.read_text(encoding="utf-8")
         assert {one.severity for one in found if one.code == "FSDP209"} <= {types.DiagnosticSeverity.Error}
         assert any(one.severity is types.DiagnosticSeverity.Error and one.range.start.line == 10 for one in found)
 

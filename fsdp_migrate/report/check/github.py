@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdp_migrate.check.checked import ORDER, CheckResult, Told
+from fsdp_migrate.report.check.from_root import from_root
 from fsdp_migrate.report.check.text import paragraph
 from fsdp_migrate.report.summary import spelled_out
 from fsdp_rules.verdict.finding import Level
@@ -22,21 +23,22 @@ def render(result: CheckResult) -> str:
 
 def _lines(result: CheckResult) -> Iterator[str]:
     for path, reason in result.errors:
-        yield _command("error", {"file": path, "title": "could not be checked"}, reason)
+        yield _command("error", {"file": from_root(path), "title": "could not be checked"}, reason)
     for told in sorted(result.told, key=lambda one: -ORDER.index(one.finding.level)):
         finding = told.alone
         message = f"{finding.text}\n{finding.advice}" if finding.advice else finding.text
         yield _command(_KINDS[finding.level], {**_place(told), "title": f"{finding.rule} {finding.name}"}, message)
     for path, reason in result.skipped:
-        yield _command("warning", {"file": path, "title": "not checked"}, reason)
+        yield _command("warning", {"file": from_root(path), "title": "not checked"}, reason)
     yield paragraph(result)
 
 
 def _place(told: Told) -> dict[str, str]:
     finding = told.finding
+    file = from_root(finding.path)
     if told.in_checkpoint:
-        return {"file": finding.path}
-    place = {"file": finding.path, "line": str(finding.line), "endLine": str(finding.end_line)}
+        return {"file": file}
+    place = {"file": file, "line": str(finding.line), "endLine": str(finding.end_line)}
     if finding.line == finding.end_line:
         # GitHub takes columns for ranges within one line only.
         place |= {"col": str(finding.column + 1), "endColumn": str(finding.end_column + 1)}

@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from fsdp_migrate.check.checked import CheckResult, Told
+from fsdp_migrate.report.check.from_root import from_root
 from fsdp_migrate.report.summary import printable
 from fsdp_rules.verdict.finding import Level
 
@@ -36,6 +37,7 @@ def _path(name: str, severity: str, path: str, reason: str) -> dict[str, object]
 
 
 def _entry(name: str, severity: str, path: str, line: int, said: str, key: str) -> dict[str, object]:
+    path = from_root(path)
     text = "\0".join([name, path, key])
     return {
         "description": printable(said),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from importlib.metadata import metadata, version
-from pathlib import Path, PurePath
+from importlib.metadata import version
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
 from fsdp_migrate.check.checked import CheckResult, Told, exit_code
 from fsdp_migrate.pipeline.hunks import Hunk
+from fsdp_migrate.report.check.from_root import root, whole
+from fsdp_migrate.report.offline import address, home
 from fsdp_migrate.report.rulebook import Page, explanation, pages
 from fsdp_migrate.report.summary import printable
 from fsdp_rules.verdict.finding import Level
@@ -30,21 +32,20 @@ _LEVELS = {Level.MANUAL: "error", Level.REVIEW: "warning", Level.SAFE: "warning"
 
 
 def render(result: CheckResult) -> str:
-    """The result as one run. Files under the working directory are named from there, as code scanning expects."""
+    """The result as one run. Files are named from the root of the repository, as code scanning expects."""
     ids = sorted({told.finding.rule for told in result.told})
     known = {page.id: page for page in pages()}
-    home = _home()
     run = {
         "tool": {
             "driver": {
                 "name": "fsdp-migrate",
                 "version": version("fsdp-migrate"),
-                **({"informationUri": home} if home else {}),
-                "rules": [_rule(known[rule], home) for rule in ids],
+                **({"informationUri": home()} if home() else {}),
+                "rules": [_rule(known[rule]) for rule in ids],
             }
         },
         "columnKind": "unicodeCodePoints",
-        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"{Path.cwd().as_uri().rstrip('/')}/"}},
+        "originalUriBaseIds": {"%SRCROOT%": {"uri": f"{root().as_uri().rstrip('/')}/"}},
         "invocations": [
             {
                 "executionSuccessful": not result.errors,
@@ -60,13 +61,7 @@ def render(result: CheckResult) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _home() -> str:
-    """Where this distribution says that its repository is; empty where it says nothing."""
-    urls = dict(line.split(", ", 1) for line in metadata("fsdp-migrate").get_all("Project-URL") or ())
-    return str(urls.get("Repository", "")).rstrip("/")
-
-
-def _rule(page: Page, home: str) -> dict[str, Any]:
+def _rule(page: Page) -> dict[str, Any]:
     text = inspect.cleandoc(page.doc)
     return {
         "id": page.id,
@@ -74,7 +69,7 @@ def _rule(page: Page, home: str) -> dict[str, Any]:
         "shortDescription": {"text": f"{page.first_sentence}."},
         "fullDescription": {"text": text},
         "help": {"text": text, "markdown": "\n".join(explanation(page))},
-        **({"helpUri": f"{home}/blob/HEAD/docs/rules/{page.id}.md"} if home else {}),
+        **({"helpUri": link} if (link := address(page)) else {}),
         "defaultConfiguration": {"level": "error" if page.id.startswith("FSDP4") else "warning"},
         "properties": {"tags": ["pytorch", "fsdp", _SUBJECTS.get(page.id[4:5], "other")]},
     }
@@ -136,7 +131,7 @@ def _notification(level: str, path: str, reason: str) -> dict[str, Any]:
 
 
 def _artifact(path: str) -> dict[str, str]:
-    return artifact(Path(os.path.normpath(Path.cwd() / path)), Path.cwd())
+    return artifact(whole(path), root())
 
 
 def artifact(file: PurePath, base: PurePath) -> dict[str, str]:
