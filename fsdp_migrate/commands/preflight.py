@@ -27,7 +27,7 @@ Exit code:
 """
 
 #: What each rank writes about a model besides what the answer says once.
-_ITS_OWN = ("text", "format", "version")
+_ITS_OWN = ("text", "format", "version", "torch", "optimizer")
 
 
 @click.command(help=_HELP, short_help="Look at model and optimizer before the first step.")
@@ -37,6 +37,7 @@ _ITS_OWN = ("text", "format", "version")
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What --compare moves to.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
 def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeout: float | None) -> int:
+    from fsdp_migrate.report.optimizer_notes import optimizer_notes
     from fsdp_migrate.verify.first_step import run, run_both
     from fsdp_migrate.verify.report import side_by_side
     from fsdp_migrate.verify.report.runs_progress import shown
@@ -50,11 +51,13 @@ def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeo
                 before, after = [], run(command, Path.cwd(), timeout, progress)
         except CannotRun as error:
             raise click.ClickException(str(error)) from error
+    for model in after:
+        model["notes"] = optimizer_notes(model["optimizer"], model["torch"])
     if form == "json":
         _json(before, after, compare)
     else:
         for model in after:
-            click.echo(model["text"])
+            click.echo("\n".join([model["text"], *(f"note: {note}" for note in model["notes"])]))
         if compare:
             for line in side_by_side.lines(before, after):
                 click.echo(line)

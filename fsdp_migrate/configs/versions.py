@@ -29,7 +29,10 @@ fsdp_migrate/configs/versions.toml.
 
 @dataclass(frozen=True)
 class Row:
-    """One combination: ``package`` from ``since`` to before ``before``, where one of the rules ``used`` has spoken."""
+    """One combination: ``package`` from ``since`` to before ``before``, where one of the rules ``used`` has spoken.
+
+    ``optimizer``: the implementation of torch's optimizers that it is about, "" for others.
+    """
 
     package: str
     affected: SpecifierSet
@@ -38,6 +41,7 @@ class Row:
     message: str
     advice: str
     thread: str
+    optimizer: str
 
 
 @cache
@@ -52,6 +56,7 @@ def rows() -> tuple[Row, ...]:
             row["message"],
             row["advice"],
             row["thread"],
+            row.get("optimizer", ""),
         )
         for row in _content()["row"]
     )
@@ -59,6 +64,15 @@ def rows() -> tuple[Row, ...]:
 
 def _affected(since: str, before: str) -> SpecifierSet:
     return SpecifierSet(",".join([*([f">={since}"] if since else []), *([f"<{before}"] if before else [])]))
+
+
+def of_optimizer(implementation: str, torch: str) -> Iterator[str]:
+    """What is known of torch's optimizers of an implementation ("foreach", "fused", "for-loop") in a release."""
+    version = Version(Version(torch).base_version)
+    for row in rows():
+        if row.optimizer == implementation and version in row.affected:
+            message = row.message.format(version=version).removeprefix("allows ")
+            yield f"the optimizer runs {implementation} under {message}. {row.advice} ({row.thread})"
 
 
 def judge(data: bytes, path: str, spoken: Collection[str]) -> Iterator[Finding]:

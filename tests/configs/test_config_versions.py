@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from fsdp_migrate.cli import main
-from fsdp_migrate.configs.versions import Row, judge, rows
+from fsdp_migrate.configs.versions import Row, judge, of_optimizer, rows
 from fsdp_migrate.tree.requirement_files import is_requirements
 from fsdp_migrate.tree.requirements import RELEASES, newest_allowed, required
 
@@ -50,6 +50,27 @@ def test_every_row_has_a_thread_and_a_short_message() -> None:
     for row in rows():
         assert row.thread
         assert len(f"this {row.message.format(version='5.10.1')}") <= 110
+
+
+@pytest.mark.parametrize(
+    ("torch", "leaking"),
+    [
+        ("2.9.1", {"fused": "188174"}),
+        ("2.10.0+cu128", {"foreach": "178276", "fused": "188174"}),
+        ("2.11.0", {"fused": "188174"}),
+        ("2.12.1", {"foreach": "2888", "fused": "188174"}),
+        ("2.13.0a0+git12", {"foreach": "2888"}),
+    ],
+)
+def test_what_is_known_of_optimizers_by_release(torch: str, leaking: dict[str, str]) -> None:
+    for implementation in ("foreach", "fused", "for-loop"):
+        said = [*of_optimizer(implementation, torch)]
+        assert len(said) == (implementation in leaking)
+        assert all(f"#{leaking[implementation]})" in one for one in said)
+        assert all(one.startswith(f"the optimizer runs {implementation} under torch 2.") for one in said)
+    pinned = judge(f"torch=={torch}\n".encode(), "requirements.txt", {"FSDP101"})
+    threads = {one.advice.rpartition("#")[2].removesuffix(")") for one in pinned}
+    assert threads >= set(leaking.values())
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,28 @@ def test_preflight_of_a_step_with_a_closure_looks_at_what_it_trains(
     assert [found["check"] for found in model["suspicions"]] == ["uninitialised"]
 
 
+def test_preflight_names_what_is_known_of_an_optimizer_in_this_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    later = 'torch.__version__ = "2.12.0"\noptimizer = torch.optim.AdamW(model.parameters(), foreach=True)'
+    Path("train.py").write_text(
+        CLOSURE.replace("torch.nn.init.zeros_(model.weight)\n", "").replace(
+            "optimizer = torch.optim.LBFGS(model.parameters())", later
+        ),
+        encoding="utf-8",
+    )
+    assert main(["preflight", "--", PYTHON, "train.py"]) == 0
+    out, _ = capsys.readouterr()
+    assert "note: the optimizer runs foreach under torch 2.12.0: from 2.12 on" in out
+    assert main(["preflight", "--format", "json", "--", PYTHON, "train.py"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert len(model["notes"]) == 1
+    Path("train.py").write_text(Path("train.py").read_text().replace("foreach=True", "foreach=False"))
+    assert main(["preflight", "--", PYTHON, "train.py"]) == 0
+    assert "note:" not in capsys.readouterr().out
+
+
 CLOSURE = """
 import torch
 

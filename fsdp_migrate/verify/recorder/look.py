@@ -31,6 +31,18 @@ def look(
     for model in models:
         stepped = any(id(param) in own for param in model.parameters()) or len(models) == 1
         report = preflight(model, optimizer if stepped else None, sample=sample if len(models) == 1 else None)
-        found.append({"text": str(report), **report.as_dict()})
+        runs_by = _implementation(optimizer) if stepped else ""
+        found.append({"text": str(report), **report.as_dict(), "optimizer": runs_by, "torch": torch.__version__})
     Path(orders.out).mkdir(parents=True, exist_ok=True)
     Path(orders.out, f"preflight-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def _implementation(optimizer: Optimizer) -> str:
+    """How an optimizer of torch steps its parameters; "" of other optimizers."""
+    given = optimizer.defaults
+    if not type(optimizer).__module__.startswith("torch.optim") or "foreach" not in given:
+        return ""
+    if given.get("fused"):
+        return "fused"
+    default = next(iter(optimizer.param_groups[0]["params"])).device.type == "cuda"
+    return "foreach" if (default if given["foreach"] is None else given["foreach"]) else "for-loop"
