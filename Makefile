@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all mutate metamorphic fuzz flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site picture bench bench-report bench-verify clean help
+.PHONY: demo test test-all mutate metamorphic fuzz flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site dist picture bench bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
@@ -29,6 +29,7 @@ help:
 	@echo "make lint        ruff and mypy --strict"
 	@echo "make docs        regenerate the pages under docs/ that come from the rules"
 	@echo "make site        build the documentation as a site in build/site, without the network; a broken link is an error"
+	@echo "make dist        build wheels and sdists of both distributions into dist/, and check them"
 	@echo "make picture     draw the README's picture from what verify prints now"
 	@echo "make bench-verify  time a training step with and without the recorder of verify"
 	@echo "make bench       time steps and checkpoints, count collectives and measure memory under FSDP1, FSDP2 and the shim"
@@ -126,6 +127,10 @@ docs: $(STAMP)
 
 site: $(STAMP)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python scripts/distributions.py dist
 
 picture: $(STAMP)
 	$(BIN)/python scripts/picture.py

@@ -1,7 +1,8 @@
-"""Makes a release of both distributions: version, changelog, commit and tag. Nothing is uploaded or pushed.
+"""Makes a release of both distributions: version, changelog, commit and tag.
 
     python scripts/release.py 0.2.0 --dry-run    # print what would change
     python scripts/release.py 0.2.0              # change it, commit, and tag v0.2.0
+    python scripts/release.py 0.2.0 --push       # the same, and push both: .github/workflows/release.yml publishes them
 
 Refuses a version that is not newer, a changelog with nothing under "Unreleased", and a working tree with changes.
 """
@@ -53,7 +54,7 @@ def planned(root: Path, wanted: str, day: str) -> dict[Path, str]:
     }
 
 
-def release(root: Path, wanted: str, dry_run: bool) -> None:
+def release(root: Path, wanted: str, dry_run: bool, push: bool) -> None:
     """Carry it out in the repository at ``root``, or print what it would be. Raises :class:`Refused`."""
     files = planned(root, wanted, datetime.date.today().isoformat())
     tag = f"v{wanted}"
@@ -72,7 +73,10 @@ def release(root: Path, wanted: str, dry_run: bool) -> None:
         path.write_text(text, encoding="utf-8")
     _git(root, "commit", "--quiet", "--message", f"Release {wanted}", "--", *map(str, files))
     _git(root, "tag", "--annotate", tag, "--message", f"fsdp-migrate and fsdp-compat {wanted}")
-    print(f"committed and tagged {tag}. Next: python -m build . && python -m build shim, then git push --follow-tags")
+    if push:
+        # Both or none: a tag alone would publish a commit that the branch does not have.
+        _git(root, "push", "--quiet", "--atomic", "origin", "HEAD", tag)
+    print(f"committed and tagged {tag}" + (", and pushed" if push else ". Next: git push --follow-tags"))
 
 
 def _git(root: Path, *command: str) -> str:
@@ -87,9 +91,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version")
     parser.add_argument("--dry-run", action="store_true", help="print what would change")
+    parser.add_argument("--push", action="store_true", help="also push commit and tag to origin")
     asked = parser.parse_args()
     try:
-        release(Path(__file__).resolve().parent.parent, asked.version, asked.dry_run)
+        release(Path(__file__).resolve().parent.parent, asked.version, asked.dry_run, asked.push)
     except Refused as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

@@ -20,6 +20,7 @@ from pathlib import Path
 import click
 import numpy
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 
@@ -41,9 +42,12 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with wheel and sdist of both distributions."""
     copy = tmp_path_factory.mktemp("source") / "repository"
     shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    steps = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["build"]["steps"]
+    (build,) = [step["run"] for step in steps if step.get("name") == "Build and check"]
+    assert run("bash", "-ec", f'PATH="{Path(sys.executable).parent}:$PATH"; {build}', cwd=copy).count("PASSED") == 4
     out = tmp_path_factory.mktemp("dist")
-    for source in (copy, copy / "shim"):
-        run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", out, source, cwd=copy)
+    for file in copy.glob("dist/*/*"):
+        shutil.move(file, out)
     return out
 
 
@@ -79,10 +83,15 @@ def required_by(name: str) -> list[Distribution]:
     return list(found.values())
 
 
-def test_the_descriptions_render(dist: Path) -> None:
-    files = sorted(dist.iterdir())
-    assert len(files) == 4
-    assert run(sys.executable, "-m", "twine", "check", "--strict", *files, cwd=dist).count("PASSED") == 4
+def test_the_release_is_a_workflow_to_its_host() -> None:
+    schema = ("--builtin-schema", "vendor.github-workflows")
+    file = ROOT / ".github/workflows/release.yml"
+    run(Path(sys.executable).parent / "check-jsonschema", *schema, file, cwd=ROOT)
+    jobs = yaml.safe_load(file.read_text())["jobs"]
+    # A run that is started by hand publishes nothing.
+    by_hand = {name for name, job in jobs.items() if job.get("if") != "github.event_name == 'push'"}
+    assert by_hand == {"build", "site"}
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,17 @@ def test_a_release_is_one_commit_with_a_tag(repository: Path) -> None:
     assert release(repository, "0.2.0") == (2, "Error: 0.2.0 is released already\n")
 
 
+def test_one_command_pushes_commit_and_tag_together(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    origin = tmp_path_factory.mktemp("origin")
+    git(origin, "init", "--quiet", "--bare")
+    git(repository, "remote", "add", "origin", str(origin))
+    assert release(repository, "0.2.0", "--push") == (0, "committed and tagged v0.2.0, and pushed\n")
+    assert git(origin, "rev-parse", "v0.2.0^{commit}") == git(repository, "rev-parse", "HEAD")
+    assert git(origin, "for-each-ref", "--format=%(refname:short)", "refs/heads").split() == [
+        git(repository, "branch", "--show-current").strip()
+    ]
+
+
 def test_a_dry_run_changes_nothing(repository: Path) -> None:
     code, said = release(repository, "0.2.0", "--dry-run")
     assert code == 0
