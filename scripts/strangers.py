@@ -51,6 +51,7 @@ HALVES = (
     "summer",
     "harvest",
     "thaw",
+    "frost",
 )
 
 
