@@ -49,6 +49,9 @@ or a JSON of name and shape in the order of model.named_parameters(). Where rank
 safetensors of the model, or an optimizer keyed by name beside them, is enough. optimizer.state_dict() needs --groups:
 its keys are numbers.
 
+--names renames the tensors of safetensors: from a JSON file {"old": "new", ...}, or by your own function, which is
+imported from where you start the command and called with each name.
+
 Differences from the source (wrapper prefixes in names, for example) are printed. A key that cannot be converted stops
 it with the reason, and --leave-out KEY continues without it.
 
@@ -170,6 +173,11 @@ def verify(path: Path, form: str) -> int:
     help="A JSON of the parameters' names in each param group, for an optimizer keyed by number.",
 )
 @click.option(
+    "--names",
+    metavar="FILE|MODULE:FUNCTION",
+    help="New names of tensors in safetensors: a JSON of old and new ones, or a function from old to new.",
+)
+@click.option(
     "--leave-out", metavar="KEY", multiple=True, help="Leave out KEY and everything under it. May be repeated."
 )
 @click.option(
@@ -192,6 +200,7 @@ def convert(
     to: str,
     template: Path | None,
     groups: Path | None,
+    names: str | None,
     leave_out: tuple[str, ...],
     decoupled: str | None,
     shard_size: int,
@@ -209,7 +218,10 @@ def convert(
     from fsdp_migrate.report.progress import bytes_shown
     from fsdp_migrate.report.summary import printable
 
-    wanted = Wanted(Target(to), template, groups, leave_out, None if decoupled is None else decoupled == "adamw")
+    if names is not None and to != "safetensors":
+        raise click.UsageError("--names goes with --to safetensors: the model that loads the others has its names")
+    is_adamw = None if decoupled is None else decoupled == "adamw"
+    wanted = Wanted(Target(to), template, groups, leave_out, is_adamw, names)
     try:
         if dry_run:
             state = run.prepare(source, target, wanted)

@@ -12,7 +12,7 @@ from pathlib import Path
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.convert.flat import flat
 from fsdp_migrate.checkpoints.convert.flat.template import Template, read_template, template_of_optimizer
-from fsdp_migrate.checkpoints.convert.keys import names, spelling, ties
+from fsdp_migrate.checkpoints.convert.keys import names, renaming, spelling, ties
 from fsdp_migrate.checkpoints.convert.optimizer import adam, raw_optimizer
 from fsdp_migrate.checkpoints.convert.optimizer.groups import read_groups
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
@@ -42,6 +42,7 @@ class Wanted:
     ``template``: a file that tells the names and shapes of parameters, where the checkpoint does not; ``groups``: one
     that tells which parameters an optimizer was given.
     ``decoupled_weight_decay``: what to put into param groups of Adam that lack it; None to leave them as they are.
+    ``names``: a file, or ``module:function``, that gives the tensors of safetensors other names.
     """
 
     to: Target
@@ -49,6 +50,7 @@ class Wanted:
     groups: Path | None = None
     leave_out: Sequence[str] = ()
     decoupled_weight_decay: bool | None = None
+    names: str | None = None
 
 
 def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = ()) -> State:
@@ -65,7 +67,7 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
     state = adam.with_decoupled_weight_decay(names.cleaned(state), wanted.decoupled_weight_decay)
     if wanted.to is Target.SAFETENSORS:
         state = _model_alone(state)
-        state = ties.once(state)
+        state = ties.once(state if wanted.names is None else renaming.renamed(state, wanted.names))
     if wanted.to is Target.DCP:
         state = spelling.as_folders_spell(state)
     _refuse_lost_moments(checkpoint, state)
