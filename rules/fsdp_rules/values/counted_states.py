@@ -13,8 +13,12 @@ from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.library import table
 from fsdp_rules.values.parameter_writers import run_by
 
-_TAKES = frozenset({f"{FSDP}.optim_state_dict", f"{FSDP}.full_optim_state_dict"})
-_LOADS = f"{FSDP}.optim_state_dict_to_load"
+#: What takes the state of an optimizer, and what reads one for it.
+TAKES = frozenset(f"{FSDP}.{name}_state_dict" for name in ("optim", "full_optim", "sharded_optim"))
+READS = frozenset(
+    {f"{FSDP}.optim_state_dict_to_load", f"{FSDP}.flatten_sharded_optim_state_dict"}
+    | {f"{FSDP}.{name}_full_optim_state_dict" for name in ("shard", "scatter")}
+)
 #: Optimizers that count no steps.
 COUNTLESS = frozenset({"torch.optim.SGD"})
 
@@ -26,11 +30,11 @@ def counted_states(machine: Interpreter) -> tuple[dict[str, set[At]], dict[str, 
     taken = {
         state
         for frame, one in calls
-        if not _TAKES.isdisjoint(names[frame, one.of])
+        if not TAKES.isdisjoint(names[frame, one.of])
         for state in machine.store.of(frame.base + one.to)
         if state.kind is Kind.CONTAINER
     }
-    loads = [(frame, one) for frame, one in calls if taken and _LOADS in names[frame, one.of]]
+    loads = [(frame, one) for frame, one in calls if not READS.isdisjoint(names[frame, one.of])]
     if not loads:
         return {}, {}
     holders = _holders(taken, machine)
@@ -49,7 +53,7 @@ def counted_states(machine: Interpreter) -> tuple[dict[str, set[At]], dict[str, 
     loaded = {held for frame, one in loads for value in _given(one) for held in machine.store.of(frame.base + value)}
     takes: dict[str, set[At]] = defaultdict(set)
     for frame, one in calls:
-        if not _TAKES.isdisjoint(names[frame, one.of]) and loaded & set(machine.store.of(frame.base + one.to)):
+        if not TAKES.isdisjoint(names[frame, one.of]) and loaded & set(machine.store.of(frame.base + one.to)):
             takes[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
     return found, takes
 
@@ -115,7 +119,7 @@ def _read_again(
             continue
         held = {each for value in _given(one) for each in machine.store.of(frame.base + value) if each in holders}
         found.update(state for one_held in held for state in holders[one_held] if state in loaded)
-        if not loading.isdisjoint(run_by(frame, one, machine)) or _LOADS in names[frame, one.of]:
+        if not loading.isdisjoint(run_by(frame, one, machine)) or not READS.isdisjoint(names[frame, one.of]):
             loaded.update(held, *(holders[each] for each in held))
             values = {value for value in _given(one) if held.intersection(machine.store.of(frame.base + value))}
             if any(

@@ -245,7 +245,7 @@ class Effects(Iteration):
             if all(is_whole(self._store.of(cell)) for cell in self._machine.state_types):
                 self._whole_state(given, to, key)
             else:
-                self._store.put(to, self._objects.open)
+                self._store.put(to, self._objects.unknown(key))
 
         self._machine.items.later(self._store.cells(), settle)
 

@@ -7,27 +7,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
-from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.call_order import CallOrder
-from fsdp_rules.values.counted_states import COUNTLESS, names_of
+from fsdp_rules.values.counted_states import COUNTLESS, READS, TAKES, names_of
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
 
 Event = TypeVar("Event")
 
 _LOADS = re.compile(r"torch\.distributed\.checkpoint\.(\w+\.)*(async_)?load\w*")
-_READS = frozenset(
-    {f"{FSDP}.optim_state_dict_to_load", f"{FSDP}.flatten_sharded_optim_state_dict"}
-    | {f"{FSDP}.{name}_full_optim_state_dict" for name in ("shard", "scatter")}
-)
-_TAKES = frozenset(f"{FSDP}.{name}_state_dict" for name in ("optim", "full_optim", "sharded_optim"))
 
 
 def unstepped_states(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of what is called that takes such a state."""
-    takes = [*_calls(machine, _TAKES.__contains__)]
+    takes = [*_calls(machine, TAKES.__contains__)]
     steps, loaded = _Steps(machine), _loaded_into(machine) if takes else set()
 
     def counted(frame: Frame, one: Call) -> bool:
@@ -47,7 +41,7 @@ def unscheduled_loads(machine: Interpreter) -> dict[str, set[At]]:
         builds = any(name.startswith("torch.optim.lr_scheduler.") for name in names_of(frame, one, machine))
         return optimizers(frame, one) if builds else set()
 
-    return _first([*_calls(machine, _READS.__contains__)], machine, scheduled, optimizers)
+    return _first([*_calls(machine, READS.__contains__)], machine, scheduled, optimizers)
 
 
 def _calls(machine: Interpreter, of: Callable[[str], bool]) -> Iterator[tuple[Frame, int, Call]]:
