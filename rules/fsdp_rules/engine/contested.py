@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 
 import libcst as cst
@@ -47,12 +48,26 @@ def _one_by_one(file: File, found: Found) -> tuple[Found, dict[cst.CSTNode, str]
         for edit in diagnosis.edits:
             if isinstance(edit, Replace | ReplaceStatement | Rebuild):
                 asked[edit.node].append((rule, diagnosis))
-    several = {node: pairs for node, pairs in asked.items() if len(pairs) > 1}
-    if not several:
-        return found, {}
+    shared = {node: pairs[0][1] for node, pairs in asked.items() if len(pairs) > 1 and _are_same(node, pairs, file)}
+    several = {node: pairs for node, pairs in asked.items() if len(pairs) > 1 and node not in shared}
     rules = {id(pairs[0][1]): " and ".join(sorted({rule.id for rule, _ in pairs})) for pairs in several.values()}
-    left = [(rule, _left(entry, rules[id(entry)]) if id(entry) in rules else entry) for rule, entry in found]
+    left = [
+        (rule, _left(entry, rules[id(entry)]) if id(entry) in rules else _without(shared, entry))
+        for rule, entry in found
+    ]
     return left, {_whole(node, file): pairs[0][0].id for node, pairs in several.items()}
+
+
+def _are_same(node: cst.CSTNode, pairs: Found, file: File) -> bool:
+    """Whether all put the same text in place of ``node``, as wraps do that share a value."""
+    edits = [edit for _, diagnosis in pairs for edit in diagnosis.edits if edit.node is node]
+    return len({edit.build(file.code) if isinstance(edit, Replace) else edit for edit in edits}) == 1
+
+
+def _without(shared: Mapping[cst.CSTNode, Diagnosis], diagnosis: Diagnosis) -> Diagnosis:
+    """``diagnosis`` without edits that another makes as well."""
+    edits = tuple(edit for edit in diagnosis.edits if shared.get(edit.node, diagnosis) is diagnosis)
+    return diagnosis if len(edits) == len(diagnosis.edits) else replace(diagnosis, edits=edits)
 
 
 def _left(diagnosis: Diagnosis, rules: str) -> Diagnosis:

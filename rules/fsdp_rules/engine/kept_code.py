@@ -80,6 +80,11 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
     if not diagnosis.edits and diagnosis.level not in _OF_EDITS[bool(by_hand)]:
         return diagnosis
     if by_hand and diagnosis.level is not Level.MANUAL and not keeps_fsdp1(file.module, file):
+        here = f"{file.path}:{file.span(diagnosis.node).line}"
+        own = next(((said, advice) for _, at, said, advice in file.project.kept.by_hand if at == here), None)
+        if own is not None and diagnosis.edits:
+            # What two edits contest is seen with both of them alone.
+            return replace(diagnosis, level=Level.MANUAL, message=own[0], advice=own[1], edits=(), consumes=())
         message = f"{UNCHANGED}{BY_HAND.format(by_hand)}"
         return replace(diagnosis, level=Level.INFO, message=message, advice=AFTER_WRAP, edits=(), consumes=())
     if (either := _either(diagnosis, file)) is not None:

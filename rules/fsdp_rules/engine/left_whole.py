@@ -22,6 +22,7 @@ def left_whole(project: Project, findings: Iterable[Finding]) -> Project | None:
     wraps = [one for one in findings if one.rule in about_wraps]
     by_hand = [one for one in wraps if one.level is Level.MANUAL]
     rewritten = frozenset(one.path for one in wraps if one.level in (Level.SAFE, Level.REVIEW))
-    places = tuple((path, f"{path}:{line}") for path, line in sorted((one.path, one.line) for one in by_hand))
+    said = sorted((one.path, one.line, one.message, one.advice) for one in by_hand)
+    places = tuple((path, f"{path}:{line}", message, advice) for path, line, message, advice in said)
     kept = replace(project.kept, by_hand=places, rewritten=rewritten)
-    return replace(project, kept=kept) if any(kept.left_by(path) for path, _ in places) else None
+    return replace(project, kept=kept) if any(kept.left_by(one[0]) for one in places) else None

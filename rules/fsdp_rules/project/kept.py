@@ -14,13 +14,13 @@ from fsdp_rules.project.twins import Twins
 class Kept:
     """``wraps`` are the files and lines of the wraps that stay. ``alone``: the project wraps models in no other way.
 
-    ``by_hand`` are the wraps that are left to be rewritten by hand, each as its file and its place, ``rewritten`` the
-    files in which others are not. ``programs`` says which files may run together.
+    ``by_hand`` are the wraps that are left to be rewritten by hand, each as its file, its place, what is said of it and
+    what to do; ``rewritten`` the files in which others are not. ``programs`` says which files may run together.
     """
 
     wraps: frozenset[tuple[str, int]] = frozenset()
     alone: bool = False
-    by_hand: tuple[tuple[str, str], ...] = ()
+    by_hand: tuple[tuple[str, str, str, str], ...] = ()
     rewritten: frozenset[str] = frozenset()
     programs: Programs = field(default_factory=Programs)
 
@@ -40,4 +40,4 @@ class Kept:
         may_share = self.programs.may_share
         if not self.by_hand or any(may_share(path, one) for one in self.rewritten):
             return ""
-        return next((place for one, place in self.by_hand if may_share(path, one)), "")
+        return next((place for one, place, *_ in self.by_hand if may_share(path, one)), "")

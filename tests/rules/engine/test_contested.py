@@ -63,6 +63,27 @@ def test_two_rewrites_of_one_expression_are_left_to_a_human() -> None:
     assert not {level for _, level, _ in found} & {"safe", "review"}
 
 
+SHARED = """import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+def run(blocks, net):
+    precision = MixedPrecision(param_dtype=torch.bfloat16)
+    kwargs = dict(mixed_precision=precision, use_orig_params=True)
+    for index, block in enumerate(blocks):
+        blocks[index] = FSDP(block, **kwargs)
+    return FSDP(net, **kwargs)
+"""
+
+
+def test_what_two_wraps_share_is_rewritten_once() -> None:
+    result = rewrite(SHARED)
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert text.count("precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16") == 1
+    assert "blocks[index] = fully_shard(block, mp_policy=" in text.replace("(\n            ", "(")
+    assert not [found for found in result.findings if found.level.value == "manual"]
+
+
 LOOP = "while isinstance(model, FSDP):"
 TWO = f"{HEAD}    other = FSDP(path)\n    {LOOP}"
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fsdp_rules.engine.rewrite import rewrite_source
+from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.rules.helpers import rewrite_tree
+from tests.rules.projects import project_of
 
 FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 COPIES = {
@@ -95,3 +100,15 @@ def test_code_of_ddp_alone_is_left(text: str, beside: str) -> None:
     assert not changed
     assert len(said) <= 1
     assert all(found.level.value in ("info", "review") for found in said)
+
+
+WRAPPED = FSDP + "\ndef wrap(net):\n    return FSDP(net)\n"
+
+
+def test_a_wrap_that_two_edits_contest_is_still_left_by_hand() -> None:
+    project = project_of({"example.py": WRAPPED})
+    kept = replace(project.kept, by_hand=(("example.py", "example.py:4", "contested", "write it twice"),))
+    result = rewrite_source(WRAPPED.encode(), "example.py", replace(project, kept=kept), Settings())
+    assert isinstance(result, Changed), "a TODO above it"
+    said = {(found.line, found.level.value, found.message) for found in result.findings}
+    assert (4, "manual", "contested") in said
