@@ -6,6 +6,7 @@ import datetime
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -87,6 +88,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     help="Write a report, .html, .json or .md; may be repeated.",
 )
 @TRACE
+@click.option("--specialize", is_flag=True, help="With --trace: write the run's values where code reads settings.")
 @STDIN_FILENAME
 @JOBS
 @click.option("-i", "--interactive", is_flag=True, help="Ask about every hunk, with its findings; quit and continue.")
@@ -106,6 +108,7 @@ def rewrite(
     form: str,
     report: tuple[str, ...],
     trace: Evidence | None,
+    specialize: bool,
     stdin_filename: str | None,
     jobs: int | None,
     interactive: bool,
@@ -129,6 +132,9 @@ def rewrite(
         raise click.UsageError("--interactive asks on a terminal, and writes files: leave out --diff and -")
     if form == "json" and (interactive or ("-" in paths and not diff)):
         raise click.UsageError("--format json is the whole output: add --diff to -, and leave out --interactive")
+    if specialize and (trace is None or of == "shim"):
+        raise click.UsageError("--specialize writes what a run showed: give --trace FILE, and leave out --from shim")
+    evidence = replace(trace, specializes=True) if trace is not None and specialize else trace
     paths, stdin = standard_input(paths, stdin_filename)
     reports = [_report_file(name) for name in report]
     try:
@@ -139,7 +145,8 @@ def rewrite(
             say_settings(wanted, release, defaults)
         request = Request(
             paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin,
-            observe=trace, keep=keeper(paths, _command()),
+            observe=evidence, keep=keeper(paths, _command()),
+            read_as=None if evidence is None else evidence.written,
         )  # fmt: skip
         if interactive:
             from fsdp_migrate.commands.interactive import rewrite_asking

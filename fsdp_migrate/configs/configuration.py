@@ -13,11 +13,15 @@ from fsdp_rules.verdict.result import Changed, Result, Unchanged
 _MARKERS = (b"fsdp", b"FSDP", b"actor_rollout_ref", b"transformers", b"accelerate", b"torch")
 #: How many of them count in a file that lists no requirements.
 _OWN = 3
+#: How a record of ``trace`` begins: it names what a run was given, and sets nothing.
+_RECORD = b'{"format":"fsdp-migrate trace"'
 
 
 def has_marker(data: bytes, name: str) -> bool:
     """Whether a configuration file may concern FSDP: a plain search of its bytes."""
-    return any(marker in data for marker in (_MARKERS if is_requirements(name) else _MARKERS[:_OWN]))
+    return not data.startswith(_RECORD) and any(
+        marker in data for marker in (_MARKERS if is_requirements(name) else _MARKERS[:_OWN])
+    )
 
 
 def migrate(data: bytes, path: str, settings: Settings, keys: Mapping[str, tuple[OwnKey, ...]] | None = None) -> Result:

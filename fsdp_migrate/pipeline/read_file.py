@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.moved_lines import follow
+from fsdp_migrate.pipeline.request import ReadAs
 from fsdp_migrate.pipeline.work import Candidate
 from fsdp_migrate.tree.files import Source
 from fsdp_rules.verdict.result import Changed, Result, Unchanged
@@ -30,6 +31,14 @@ def as_fsdp1(files: Sequence[ReadFile], engine: Engine) -> None:
         candidate = file.candidate
         if not file.source.is_config and not candidate.is_notebook:
             file.candidate = replace(candidate, data=engine.as_fsdp1(candidate.data))
+
+
+def read_otherwise(files: Sequence[ReadFile], read_as: ReadAs) -> None:
+    """Let the sources among ``files`` be read as what ``read_as`` gives; their lines are the same."""
+    for file in files:
+        candidate = file.candidate
+        if not file.source.is_config and not candidate.is_notebook:
+            file.candidate = replace(candidate, data=read_as(file.source.path, candidate.data))
 
 
 def back_on_shim(files: Sequence[ReadFile], engine: Engine) -> None:

@@ -27,6 +27,8 @@ class Progress(Protocol):
 
 #: Keeps what files, by their real path, hold before and after, before any of them is written.
 Keep = Callable[[Mapping[Path, tuple[bytes, bytes]]], None]
+#: What the source of the file at a path is read as.
+ReadAs = Callable[[Path, bytes], bytes]
 #: What a traced run showed of sources.
 Observe = Callable[[Mapping[str, tuple[Path, bytes]]], "Observed"]
 
@@ -39,6 +41,7 @@ class Request:
     ``shim`` where it goes on from ``fsdp_compat``. ``stdin`` is a text that is read in place of the one path, which
     names it; then nothing is written. ``overlay`` has what is read in place of some files, by their real path.
     ``observe`` gives what a traced run showed of sources, which are given by path: where each lies, and its bytes.
+    ``read_as`` gives what Python files are read as in place of what they hold.
     ``keep`` gets what is about to be replaced; nothing is written where it raises an error.
     """
 
@@ -53,4 +56,5 @@ class Request:
     stdin: bytes | None = None
     overlay: Mapping[Path, bytes] = field(default_factory=dict)
     observe: Observe | None = None
+    read_as: ReadAs | None = None
     keep: Keep | None = field(default=None, compare=False)

@@ -17,7 +17,7 @@ from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow, follow_wraps
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.pipeline.pool import Pool, worker_count
-from fsdp_migrate.pipeline.read_file import PENDING, ReadFile, as_fsdp1, back_on_shim
+from fsdp_migrate.pipeline.read_file import PENDING, ReadFile, as_fsdp1, back_on_shim, read_otherwise
 from fsdp_migrate.pipeline.releases import Done
 from fsdp_migrate.pipeline.request import Progress, Request
 from fsdp_migrate.pipeline.rewriting import rewritten
@@ -67,6 +67,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     files, rest = _read(sources, read, engine, progress)
     if request.of == "shim":
         as_fsdp1(files, engine)
+    if request.read_as is not None:
+        read_otherwise(files, request.read_as)
     python = [file for file in files if not file.source.is_config]
     reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
     files += reached

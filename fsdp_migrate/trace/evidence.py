@@ -8,29 +8,56 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fsdp_migrate.trace.record import Trace, TracedFile
+from fsdp_migrate.trace.specializing import Specialized, specialized
 from fsdp_rules.project.observed import FileSeen, Observed, Seen, SeenWrap
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Gives what ``trace`` showed of sources, by their paths; each is where it lies, and its bytes."""
+    """Gives what ``trace`` showed of sources, by their paths; each is where it lies, and its bytes.
+
+    ``specializes``: the sources are read with the run's values in their wraps, as :meth:`written` makes them.
+    """
 
     trace: Trace
+    specializes: bool = False
 
     def __call__(self, sources: Mapping[str, tuple[Path, bytes]]) -> Observed:
         """Facts of the files whose hash is that of the run; a file that has changed since is named."""
         files, changed = {}, []
         for shown, (real, data) in sources.items():
-            known = [path for path in self.trace.files if _is_at(real, path)]
-            if not known:
+            path = self._path(real)
+            if path is None:
                 continue
-            path = max(known, key=len)
             file = self.trace.files[path]
-            if file.sha256 == hashlib.sha256(data).hexdigest():
-                files[shown] = _seen(path, file, self.trace)
-            else:
+            if not _is_of(file, data):
                 changed.append(shown)
+                continue
+            seen = _seen(path, file, self.trace)
+            files[shown] = self._specialized(path, data).moved(seen) if self.specializes else seen
         return Observed(files, tuple(sorted(changed)))
+
+    def written(self, real: Path, data: bytes) -> bytes:
+        """The source ``data`` of the file at ``real`` with the run's values in its wraps."""
+        path = self._path(real) if self.specializes and self.trace.is_whole else None
+        if path is None or not _is_of(self.trace.files[path], data):
+            return data
+        return self._specialized(path, data).text.encode()
+
+    def _path(self, real: Path) -> str | None:
+        """The path in the record of the file at ``real``."""
+        return max((path for path in self.trace.files if _is_at(real, path)), key=len, default=None)
+
+    def _specialized(self, path: str, data: bytes) -> Specialized:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return Specialized("")
+        return specialized(text, [wrap for wrap in self.trace.wraps if wrap["at"] and wrap["at"][0] == path])
+
+
+def _is_of(file: TracedFile, data: bytes) -> bool:
+    return file.sha256 == hashlib.sha256(data).hexdigest()
 
 
 def _is_at(real: Path, path: str) -> bool:

@@ -19,7 +19,7 @@ from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.rank_seeds import SAME_SEED, SEEDED, differ_by_rank
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
-from fsdp_rules.construction._plan.run_structure import Shown, is_shown, shown_by_run
+from fsdp_rules.construction._plan.run_structure import Shown, is_shown, shown_by_run, written_by_run
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
 from fsdp_rules.construction._plan.unusable import unusable
 from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
@@ -111,6 +111,7 @@ def build(model):
         return own[-1].message.rpartition(": ")[2] if own else "an argument has no FSDP2 form"
 
     def _call(self, call: cst.Call, file: File, bound: Bound | None = None) -> Iterator[Diagnosis]:
+        yield from written_by_run(call, file)
         gathered = gather(call, parameters(FSDP), file)
         if bound is not None:
             before = gather(bound.arguments, parameters(FSDP), file)

@@ -60,6 +60,7 @@ class SeenWrap:
     early: tuple[str, ...] = ()
     steps: int = 0
     unused: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
 
     def beside(self, other: SeenWrap) -> SeenWrap:
         """Both, for two models that one call wraps; one that no step was seen of says nothing about steps."""
