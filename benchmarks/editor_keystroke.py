@@ -7,6 +7,7 @@ when the server is at rest. Milliseconds, medians and the range:
 
 - ``answer``: from the change to the diagnostics at their new lines.
 - ``looked_at``: from the change to those of the whole file as it is now, with the pause of 300 ms before it.
+- ``answer_while_looking``: as ``answer``, for characters that come every 150 ms while the server looks at the file.
 
 Prints JSON.
 """
@@ -71,13 +72,15 @@ def source(lines: int) -> str:
     return text
 
 
-async def measured(root: Path, text: str, rounds: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of each round until the answer, and until the file has been looked at."""
+async def measured(root: Path, text: str, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each round until the answers, and until the file has been looked at."""
     client = LanguageClient("benchmark", "1")
     published: asyncio.Queue[float] = asyncio.Queue()
+    first_of: dict[int | None, float] = {}
 
     @client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
     def seen(said: types.PublishDiagnosticsParams) -> None:
+        first_of.setdefault(said.version, time.perf_counter())
         published.put_nowait(time.perf_counter())
 
     await client.start_io(sys.executable, "-m", "fsdp_migrate", "lsp", cwd=root)
@@ -88,20 +91,31 @@ async def measured(root: Path, text: str, rounds: int) -> tuple[list[float], lis
     item = types.TextDocumentItem(uri, "python", 1, text)
     client.text_document_did_open(types.DidOpenTextDocumentParams(item))
     await published.get()
-    answers, looks = [], []
-    middle = text.count("\n") // 2
-    for number in range(rounds):
-        place = types.Position(middle, 0)
-        change = types.TextDocumentContentChangePartial(types.Range(place, place), "#")
-        document = types.VersionedTextDocumentIdentifier(number + 2, uri)
+    place = types.Position(text.count("\n") // 2, 0)
+
+    def typed(version: int) -> float:
+        change = types.TextDocumentContentChangePartial(types.Range(place, place), "#\n")
+        document = types.VersionedTextDocumentIdentifier(version, uri)
         began = time.perf_counter()
         client.text_document_did_change(types.DidChangeTextDocumentParams(document, [change]))
-        answers.append(1000 * (await published.get() - began))
-        looks.append(1000 * (await published.get() - began))
+        return began
+
+    answers, looks, began = [], [], {}
+    for number in range(rounds):
+        start = typed(number + 2)
+        answers.append(1000 * (await published.get() - start))
+        looks.append(1000 * (await published.get() - start))
+    # The pause passes, and a look begins.
+    typed(rounds + 2)
+    await asyncio.sleep(0.5)
+    for number in range(rounds + 3, 2 * rounds + 3):
+        began[number] = typed(number)
+        await asyncio.sleep(0.15)
     await client.shutdown_async(None)
     client.exit(None)
     await client.stop()
-    return answers, looks
+    meanwhile = [1000 * (first_of[number] - start) for number, start in began.items()]
+    return {"answer": answers, "looked_at": looks, "answer_while_looking": meanwhile}
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -120,13 +134,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         (root / "train.py").write_text(text, encoding="utf-8")
-        answers, looks = asyncio.run(measured(root, text, arguments.rounds))
+        times = asyncio.run(measured(root, text, arguments.rounds))
     found = {
         **conditions(),
         "lines": text.count("\n"),
         "rounds": arguments.rounds,
-        "answer": spread(answers),
-        "looked_at": spread(looks),
+        **{name: spread(values) for name, values in times.items()},
     }
     written = json.dumps(found, indent=2) + "\n"
     if arguments.output:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -77,7 +78,11 @@ class Server(LanguageServer):
             # The lines are those of a text that is no more.
             return
         for path, document in documents.items():
-            self.show(document.uri, found[path])
+            now = found[path]
+            if now.error and document.uri in self.found:
+                # In the middle of a word a file rarely parses; what is known of its other lines is still right.
+                now = replace(self.found[document.uri], error=now.error)
+            self.show(document.uri, now)
 
     def show(self, uri: str, found: Open) -> None:
         """Keep what was found in a document as it is now, and publish it."""

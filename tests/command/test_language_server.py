@@ -220,6 +220,20 @@ def test_a_keystroke_is_answered_at_once_with_what_is_known(tmp_path: Path) -> N
     with_server(tmp_path, play)
 
 
+def test_findings_stay_while_a_file_does_not_parse(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+
+    async def play(editor: Editor) -> None:
+        editor.open("a.py", SOURCE)
+        known = {(one.code, one.range.start.line) for one in await editor.diagnostics("a.py")}
+        editor.change("a.py", SOURCE + "open(\n")
+        assert {(one.code, one.range.start.line) for one in await editor.diagnostics("a.py")} == known
+        looked_at = {(one.code, one.range.start.line) for one in await editor.diagnostics("a.py")}
+        assert looked_at == {*known, (None, 0)}
+
+    with_server(tmp_path, play)
+
+
 def finding(line: int, end: int) -> Finding:
     return Finding("FSDP101", "constructor-call", "a.py", line, 0, end, 1, Level.SAFE, "x")
 
