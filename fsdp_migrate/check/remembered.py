@@ -25,7 +25,7 @@ def remember(result: RunResult) -> None:
         by_root.setdefault(root, []).append(_place(finding, root))
     for root, places in by_root.items():
         with contextlib.suppress(OSError):
-            LeftPlaces(root).add(place for place in places if place.advice or place.wrapped)
+            LeftPlaces(root).add(places)
 
 
 def recalled(item: Item, root: Path) -> Item:
@@ -44,12 +44,16 @@ def recalled(item: Item, root: Path) -> Item:
 
 
 def _place(finding: Finding, root: Path) -> LeftPlace:
-    path = _under(root, finding.path)
+    source = _read(Path(finding.path))
+    code = source_line(source, finding.line)
+    place = LeftPlace(
+        _under(root, finding.path), finding.rule, finding.message, finding.advice, code=code,
+        alike=sum(line.strip() == code for line in source.decode("utf-8", errors="replace").split("\n")),
+    )  # fmt: skip
     if finding.wrap is None:
-        return LeftPlace(path, finding.rule, finding.message, finding.advice)
+        return place
     file, line = finding.wrap
-    text = source_line(_read(Path(file)), line)
-    return LeftPlace(path, finding.rule, finding.message, finding.advice, _under(root, file), line, text)
+    return replace(place, wrapped=_under(root, file), line=line, text=source_line(_read(Path(file)), line))
 
 
 def _under(root: Path, path: str) -> str:

@@ -18,7 +18,8 @@ class LeftPlace:
     """One place, by its ``path`` from the root, its rule and the message of its finding.
 
     ``wrapped`` is the file, from the root, in which its model is wrapped, ``line`` that line, from 1, and ``text`` what
-    it was; "" and 0 where that is not known.
+    it was; "" and 0 where that is not known. ``code`` is the first line of the place itself, which the file then had
+    ``alike`` times.
     """
 
     path: str
@@ -28,6 +29,8 @@ class LeftPlace:
     wrapped: str = ""
     line: int = 0
     text: str = ""
+    code: str = ""
+    alike: int = 0
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -56,6 +59,9 @@ class LeftPlaces:
     def find(self, path: str, rule: str, message: str) -> LeftPlace | None:
         """What is known of a place, None where no rewrite left it."""
         return self._known().get((path, rule, " ".join(message.split())))
+
+    def all(self) -> Iterable[LeftPlace]:
+        return self._known().values()
 
     def _known(self) -> dict[tuple[str, str, str], LeftPlace]:
         for folder in self._own.existing(_NAME):

@@ -282,6 +282,25 @@ def test_what_a_rewrite_does_is_honest(tmp_path: Path, commit: Callable[[], None
     assert named(capsys) == set()
 
 
+def test_a_comment_of_a_rewrite_that_no_commit_has_is_missed(
+    tmp_path: Path, commit: Callable[[], None], capsys: Capture
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef main(net, other):\n"
+        "    model = FSDP(net, use_orig_params=True)\n    model(1).sum().backward()\n"
+        "    first = model._handle\n    last = model._flat_param\n    return first, last\n"
+    )
+    commit()
+    assert main(["rewrite", "--quiet", "."]) == 1
+    assert named(capsys) == set()
+    whole = (tmp_path / "train.py").read_text()
+    assert whole.count("TODO(fsdp-migrate FSDP902)") == 2
+    edited(tmp_path / "train.py", r" +# TODO\(fsdp-migrate FSDP902\): .*_handle.*\n", "")
+    assert named(capsys) == {("FSDP606", "train.py")}
+    edited(tmp_path / "train.py", r"model\._handle", "next(model.parameters())")
+    assert named(capsys) == set()
+
+
 def test_it_needs_a_repository_and_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["check", "--since", "HEAD"]) == 2

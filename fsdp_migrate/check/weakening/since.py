@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.check.weakening.proof_facts import Facts
 from fsdp_migrate.check.weakening.python_facts import python_facts
 from fsdp_migrate.check.weakening.text_facts import text_facts
-from fsdp_migrate.check.weakening.weakened import Weakened, weakened
+from fsdp_migrate.check.weakening.weakened import Weakened, todo_removed, weakened
 from fsdp_migrate.check.weakening.weakening_rules import NAMES
 from fsdp_migrate.tree import git
 from fsdp_migrate.tree.files import LARGEST_CONFIG
+from fsdp_migrate.tree.left_places import LeftPlace, LeftPlaces
 from fsdp_migrate.tree.toml import toml
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -38,10 +39,11 @@ def edits_since(root: Path, rev: str) -> list[Finding]:
     gone = [path for path in old if path not in new and (root / path).is_file()]
     found = [Weakened("FSDP606", path, 1, "git ignores the file now, so that no check reads it") for path in gone]
     found += weakened(_facts(old), _facts(new))
+    found += _uncommented(LeftPlaces(root).all(), old, new)
     found += _disguised(old, new)
     found += _settings(old.get("pyproject.toml", b""), new.get("pyproject.toml", b""))
     found += _baselines(old, new)
-    return [_finding(one, root) for one in found]
+    return [_finding(one, root) for one in dict.fromkeys(found)]
 
 
 def weakened_between(path: str, before: bytes, after: bytes) -> list[Finding]:
@@ -79,6 +81,20 @@ def _disguised(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[W
                     yield Weakened(
                         "FSDP606", path, 1, f"{source} is no longer a Python file, so that no check reads it"
                     )
+
+
+def _uncommented(places: Iterable[LeftPlace], old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[Weakened]:
+    """Places that a rewrite here has left, whose comment is gone before any commit had it while their code is there."""
+    for place in places:
+        source = new.get(place.path, b"")
+        if not place.code or source == old.get(place.path):
+            continue
+        facts = python_facts(source) or Facts()
+        comment = f"# TODO(fsdp-migrate {place.rule}): {' '.join(place.message.split())}"
+        # The comment goes on in other lines where it is long.
+        is_said = any(comment.startswith(todo.text) for todo, _ in facts.todos)
+        if not is_said and facts.lines.count(place.code) >= place.alike:
+            yield todo_removed(place.path, facts.lines.index(place.code) + 1, place.code)
 
 
 def _settings(old: bytes, new: bytes) -> Iterator[Weakened]:

@@ -78,7 +78,12 @@ def _todos(path: str, old: Facts, new: Facts) -> Iterator[Weakened]:
             kept[todo.text, code] -= 1
         elif code and lines.count(code) >= known[code]:
             line = lines.index(code) + 1
-            yield Weakened("FSDP606", path, line, f"TODO removed, and its statement is as it was: {_short(below)}")
+            yield todo_removed(path, line, below)
+
+
+def todo_removed(path: str, line: int, code: str) -> Weakened:
+    """The comment of a rewrite is gone, and ``code`` below it is as it was."""
+    return Weakened("FSDP606", path, line, f"TODO removed, and its statement is as it was: {_short(code)}")
 
 
 def _code(line: str) -> str:
