@@ -89,7 +89,7 @@ def migrate(
         with shown() as progress:
             moved = go_on(desk, journal, _settings(journal.options.to), progress, echo)
     except (CannotRun, BadRecording, BadTrace) as error:
-        raise click.ClickException(f"{error}\n{_NEXT}") from error
+        raise click.ClickException(f"{error}{_kept(desk)}") from error
     except (GitError, NoJournal, NoRun, ChangedSince) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
@@ -98,6 +98,13 @@ def migrate(
 
 
 _NEXT = "what is done so far is kept: resume with fsdp-migrate migrate --continue, or put every byte back with --abort"
+
+
+def _kept(desk: Desk) -> str:
+    """What to say of a migration that stopped; one that has done nothing yet is forgotten, to be started otherwise."""
+    if desk.is_open and desk.read().stage == "checked":
+        desk.close()
+    return f"\n{_NEXT}" if desk.is_open else ""
 
 
 def _settings(to: str) -> SettingsOf:

@@ -63,6 +63,17 @@ def test_what_fails_is_kept_gone_on_with_and_taken_back(project: Path, capsys: p
     assert "no migration has begun here" in capsys.readouterr().err
 
 
+def test_a_migration_that_did_nothing_yet_is_started_otherwise(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["migrate", "--steps", "2", "--", PYTHON, *TORCHRUN, "absent.py"]) == 2
+        err = capsys.readouterr().err
+        assert "can't open file" in err
+        assert "--continue" not in err
+    assert main(["migrate", "--abort"]) == 2
+
+
 def test_it_goes_on_with_what_a_human_has_mended(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     committed(project, REFUSES)
     assert main(["migrate", "--steps", "2", *COMMAND]) == 2
