@@ -230,6 +230,12 @@ Root Cause (first observed failure):
   exitcode  : -11 (pid: 4079)  (SIGSEGV)
 ======
 """
+SPAWN = """Traceback (most recent call last):
+  File "train.py", line 111, in main
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 1 terminated with the following error:
+"""
 USAGE = "usage: train.py --out OUT\ntrain.py: error: the following arguments are required: --out\n"
 EXIT = (
     "W1128 04:50:01.3 15068 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 15094\n"
@@ -244,9 +250,10 @@ EXIT = (
         (LOST + OWN + CHILD, OWN),
         (LOST + CHILD, CHILD[CHILD.index("Root") : CHILD.rindex("======")]),
         (LOST, LOST.replace("[rank1]: ", "")),
+        (SPAWN + OWN, OWN),
         (f"{USAGE}{EXIT}", f"step 0\n{USAGE}{EXIT[EXIT.index('Root') : EXIT.rindex('======')]}"),
     ],
-    ids=["its own", "a signal", "nothing else", "an exit"],
+    ids=["its own", "a signal", "nothing else", "a rank that it spawned", "an exit"],
 )
 def test_the_rank_that_failed_is_shown_before_those_that_lost_it(tmp_path: Path, printed: str, shown: str) -> None:
     log = tmp_path / "output.log"

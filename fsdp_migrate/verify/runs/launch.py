@@ -153,6 +153,8 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
+#: What starts ranks, and raises when one of them has failed by itself.
+_STARTER = re.compile(r"torch/distributed/(elastic|run\.py)|multiprocessing\.spawn\.Process(Raised|Exited)Exception")
 #: Lines of torchrun, and the one by which it begins to tell of a rank that failed.
 _LAUNCHER = re.compile(r"[EIW]\d{4} .* torch/distributed/")
 _FAILED = re.compile(r"E\d{4} .* torch/distributed/elastic/")
@@ -172,7 +174,7 @@ def own_traceback(log: Path, longest: int = 60) -> str:
     for start in starts:
         end = next((n for n in range(start + 1, len(lines)) if lines[n] and not lines[n].startswith(" ")), start)
         block = lines[start : end + 1]
-        if not any("torch/distributed/elastic" in line or "torch/distributed/run.py" in line for line in block):
+        if not any(_STARTER.search(line) for line in block):
             blocks.append(block)
     alone = [block for block in blocks if not _OTHERS.search(block[-1])]
     return "\n".join((*alone, *_root_cause(lines), *blocks, lines)[0][-longest:])
