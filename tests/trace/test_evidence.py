@@ -228,3 +228,32 @@ def test_what_is_no_record_is_named(
     assert main(["rewrite", "--trace", "trace.json", "train.py"]) == 2
     assert said in capsys.readouterr().err
     assert Path("train.py").read_text(encoding="utf-8") == TRAIN
+
+
+CALLED = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def shard(net):
+    return FSDP(net, use_orig_params=True)
+
+
+def main(batches):
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net = shard(net)
+    for batch in batches:
+        net(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_an_optimizer_that_the_rewrite_moves_is_not_reported_as_early(rewritten: Rewritten) -> None:
+    wrap = {**WRAP, "at": ["train.py", 7, 11, 7, 42], "optimizers before": [0]}
+    built = {"at": ["train.py", 12, 16, 12, 58], "class": "SGD", "groups": 1, "kind": "optimizer"}
+    trace = dataclasses.replace(record(CALLED, {}), wraps=(wrap,), optimizers=(built,))
+    _, text, printed = rewritten(CALLED, trace)
+    assert text.index("shard(net)\n    optimizer") < text.index("torch.optim.SGD")
+    assert findings(printed, "FSDP117")
+    assert not findings(printed, "FSDP125")

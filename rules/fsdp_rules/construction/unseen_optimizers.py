@@ -11,6 +11,7 @@ from fsdp_rules.file.expressions import is_repeatable, last_name, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.own_names import REFUSES_EARLY, own_name
 from fsdp_rules.model.run_evidence import seen_wrap
+from fsdp_rules.project.observed import SeenWrap
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertAfter, InsertBefore
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -79,16 +80,24 @@ def train(model, batches, config):
 def may_have_unseen(call: cst.Call, module: cst.BaseExpression, file: File) -> bool:
     """Whether an optimizer that is not followed may hold what ``module`` has before ``call`` shards it."""
     if (shown := seen_wrap(call, file)) is not None and shown.early:
-        return not early_optimizers(call, file)
+        return bool(_unfollowed(shown, file))
     if isinstance(module, cst.Call) or _is_fresh(module, call, file):
         return False
     return file.project.optimizers.may_precede(file.project, (file.path, file.scope(call)), file.span(call))
 
 
+def _unfollowed(shown: SeenWrap, file: File) -> list[str]:
+    """The places of optimizers that a run saw to be built before a wrap, without those that other rules speak of."""
+    built = [entry.built for one in file.nodes(cst.Call) for entry in early_optimizers(one, file)]
+    followed = [f"/{file.path}:{file.span(one).line}" for one in built]
+    return [place for place in shown.early if not any(one.endswith(f"/{place}") for one in followed)]
+
+
 def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: File, *, marks: bool) -> Diagnosis:
     """What to say of a constructor that becomes ``fully_shard``; ``marks``: it marks the parameters around that."""
     statement, shown = file.statement(call), seen_wrap(call, file)
-    unseen = f"the optimizer of {', '.join(shown.early)} is {EARLY}" if shown is not None and shown.early else UNSEEN
+    early = _unfollowed(shown, file) if shown is not None else []
+    unseen = f"the optimizer of {', '.join(early)} is {EARLY}" if early else UNSEEN
     edits: tuple[Edit, ...] = tuple(refuses_early(file)) if marks else ()
     remove = f"the marks and {own_name(REFUSES_EARLY, file)}"
     if not marks and is_repeatable(module) and not _is_bound_inside(module, statement, file):
