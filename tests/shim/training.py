@@ -50,7 +50,8 @@ POLICIES: dict[str, Callable[[], Any]] = {
 class Case:
     """One way to train. ``accumulate`` micro-batches per step, all but the last under ``no_sync`` if ``silent``.
 
-    ``even`` sizes can be divided by the number of ranks. A ``meta`` model is drawn when it is sharded.
+    ``even`` sizes can be divided by the number of ranks. A ``meta`` model is drawn when it is sharded. With ``own_seeds`` each
+    rank builds other weights.
     """
 
     policy: str = "transformer"
@@ -64,6 +65,7 @@ class Case:
     double: bool = False
     even: bool = False
     meta: bool = False
+    own_seeds: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
 
     def keywords(self) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def train_compat(rank: int, case: Case) -> Outcome:
 
 
 def _initial(rank: int, case: Case) -> nn.Module:
-    seed = rank if case.arguments.get("sync_module_states") else 0
+    seed = rank if case.own_seeds or case.arguments.get("sync_module_states") else 0
     sizes = {"vocabulary": 16, "width": 8} if case.even else {}
     with torch.device("meta") if case.meta else contextlib.nullcontext():
         model = build(seed, tied=case.tied, **sizes)

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from fsdp_compat.applying.containers import as_plain_module, keep_class_name
 from fsdp_compat.applying.left_out import leaving_out
 from fsdp_compat.applying.materialize import broadcast_from_first_rank, materialize, move_to, own_buffers
+from fsdp_compat.applying.own_weights import assemble_own_weights
 from fsdp_compat.messages import warn_caller
 from fsdp_compat.optimizers.replaced import note_parameters, refuse_exchanged_parameters, watch
 from fsdp_compat.planning.make_plan import is_container_class
@@ -130,6 +131,8 @@ def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, 
         buffers = [buffer for buffer in dict.fromkeys(unit.module.buffers()) if buffer not in synced]
         synced.update(buffers)
         broadcast_from_first_rank([*buffers, *params], mesh)
+    else:
+        assemble_own_weights(params, unit.options, mesh, unit.fqn)
     ignored = {parameter_at(place) for place in plan.ignored}
     left_to_outer = {parameter_at(tie.places[0]) for tie in plan.ties if unit.module in tie.inner_units}
     exposed = [tie for tie in plan.ties if tie.owner is unit.module and not tie.owner_sees_it]

@@ -15,12 +15,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fsdp_compat.planning.flat_layout import flat_layout
 from fsdp_compat.planning.records import UnitRecord, record_of
 from fsdp_compat.torch_.param_groups import ManagedParameter, managed_parameters
 from fsdp_compat.units import fsdp_modules
 
-#: In a flat parameter of ``use_orig_params=True`` each parameter begins at a multiple of so many bytes.
-_ALIGNMENT = 16
 #: What was loaded of a counter that FSDP1 does not have on this rank: it counts on, and the counter does not.
 _counting: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
 
@@ -78,13 +77,11 @@ class Sharing:
 def _in_shard(managed: list[ManagedParameter], record: UnitRecord) -> set[int]:
     """The identities of those sharded parameters of a unit that FSDP1 has on this rank."""
     mesh, dimension = managed[0].sharded.device_mesh, managed[0].data_dimensions - 1
-    dtype = getattr(record.options.mixed_precision, "param_dtype", None) or managed[0].sharded.dtype
-    aligned = _ALIGNMENT // dtype.itemsize
-    total, places = 0, []
-    for one in managed:
-        first = total + -total % aligned
-        total = first + one.sharded.numel()
-        places.append((id(one.sharded), first, total))
-    size = -(-total // mesh.size(dimension))
+    numels = [one.sharded.numel() for one in managed]
+    places, size = flat_layout(numels, managed[0].sharded.dtype, record.options, mesh.size(dimension))
     begin = mesh.get_local_rank(dimension) * size
-    return {key for key, first, last in places if first < begin + size and last > begin}
+    return {
+        id(one.sharded)
+        for one, first, numel in zip(managed, places, numels, strict=True)
+        if first < begin + size and first + numel > begin
+    }
