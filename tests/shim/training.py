@@ -50,8 +50,8 @@ POLICIES: dict[str, Callable[[], Any]] = {
 class Case:
     """One way to train. ``accumulate`` micro-batches per step, all but the last under ``no_sync`` if ``silent``.
 
-    ``even`` sizes can be divided by the number of ranks. A ``meta`` model is drawn when it is sharded. With ``own_seeds`` each
-    rank builds other weights.
+    ``even`` sizes can be divided by the number of ranks. A ``meta`` model is drawn when it is sharded. With
+    ``own_seeds`` each rank builds other weights.
     """
 
     policy: str = "transformer"

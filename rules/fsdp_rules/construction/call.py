@@ -16,8 +16,8 @@ from fsdp_rules.construction._plan.each_unit import beyond_native
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
 from fsdp_rules.construction._plan.materializing import functions
+from fsdp_rules.construction._plan.own_weights import plan_own_weights
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.rank_seeds import SAME_SEED, SEEDED, differ_by_rank
 from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
 from fsdp_rules.construction._plan.run_structure import Shown, is_shown, shown_by_run, written_by_run
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
@@ -181,8 +181,7 @@ def build(model):
             return
         for message, advice in beyond(file.module, file):
             yield Diagnosis(call, Level.REVIEW, message, advice)
-        if differ_by_rank(call, plan, file):
-            yield Diagnosis(call, Level.REVIEW, SEEDED, SAME_SEED)
+        yield from plan_own_weights(call, plan, file)
         if plan.ignored is not None and (plan.units is not None or plan.on_meta):
             plan.helper.append("ignored parameters count in the policy, or on the meta device")
         plan.helper += beyond_native(plan, file)

@@ -8,13 +8,14 @@ from functools import partial
 
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import bound_in, declared
-from fsdp_rules.ir.narrowing import narrowings
-from fsdp_rules.ir.nodes import joined_text, place_of
+from fsdp_rules.ir.narrowing import absent, narrowings
+from fsdp_rules.ir.nodes import defaults_of, joined_text, place_of
 from fsdp_rules.ir.operations import Body
 
 #: The value of each name at one point of a scope; None where no way leads there.
 Names = dict[str, int] | None
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_TRUTHS = ast.Is | ast.IsNot | ast.In | ast.NotIn
 
 
 class Expressions:
@@ -99,21 +100,23 @@ class Expressions:
             case ast.Dict():
                 return self._dictionary(node)
             case ast.NamedExpr():
-                to = self.value(node.value)
-                self.bind(node.target.id, to)
+                self.bind(node.target.id, to := self.value(node.value))
                 return to
             case ast.IfExp():
                 self.value(node.test)
-                arms = ((node.body, True), (node.orelse, False))
-                return self.join([self.under(node.test, truth, partial(self.value, arm)) for arm, truth in arms])
+                arms = {True: node.body, False: node.orelse}
+                self.body.absent += absent(node.test, {True: [node.body], False: [node.orelse]}, self.names or {})
+                return self.join(
+                    [self.under(node.test, is_true, partial(self.value, arms[is_true])) for is_true in arms]
+                )
             case ast.BoolOp():
                 return self.join([self.value(one) for one in node.values])
             case ast.BinOp():
-                return self.operator(type(node.op).__name__, node, node.left, node.right)
+                return self.operator(type(node.op).__name__, node, *map(self.value, (node.left, node.right)))
             case ast.UnaryOp(operand=ast.Constant(value=int() as number), op=ast.USub()):
                 return self.constant(-number)
             case ast.UnaryOp():
-                return self.operator(type(node.op).__name__, node, node.operand)
+                return self.operator(type(node.op).__name__, node, self.value(node.operand))
             case ast.Await():
                 return self.value(node.value)
             case ast.Starred():
@@ -132,11 +135,10 @@ class Expressions:
                 self.add(ops.Yield(self.element(self.value(node.value))))
                 return self.new()
             case ast.Compare():
-                is_truth = any(isinstance(one, ast.Is | ast.IsNot | ast.In | ast.NotIn) for one in node.ops)
-                return self.operator("Is" if is_truth else "Compare", node, node.left, *node.comparators)
+                name = "Is" if any(isinstance(one, _TRUTHS) for one in node.ops) else "Compare"
+                return self.operator(name, node, *map(self.value, (node.left, *node.comparators)))
             case ast.JoinedStr():
-                self._inside(node)
-                return self.constant(joined_text(node.values))
+                return self._joined_text(node)
         self._inside(node)
         return self.new()
 
@@ -178,9 +180,14 @@ class Expressions:
             self.add(ops.Constant(to, value))
         return to
 
-    def operator(self, name: str, node: ast.expr, *parts: ast.expr) -> int:
-        """What the operator ``name`` makes of ``parts``: as what a call of the function of ``operator`` gives."""
-        values = tuple(self.value(one) for one in parts)
+    def _joined_text(self, node: ast.JoinedStr) -> int:
+        text = self.constant(joined_text(node.values))
+        filled = [one for one in node.values if isinstance(one, ast.FormattedValue)]
+        parts = [self.value(part) for one in filled for part in (one.value, one.format_spec) if part is not None]
+        return self.join([text, self.operator("JoinedStr", node, text, *parts)])
+
+    def operator(self, name: str, node: ast.expr, *values: int) -> int:
+        """What the operator ``name`` makes of ``values``: as what a call of the function of ``operator`` gives."""
         to, func = self.new(), self.new()
         self.add(ops.Import(func, "operator", name))
         self.add(ops.Call(to, func, values, frozenset(), (), place_of(node)))
@@ -284,14 +291,8 @@ class Expressions:
     def function(self, node: Function, name: str) -> int:
         """The value of a function or lambda."""
         body = self.body_of(node, name)
-        a = node.args
-        positional = [*a.posonlyargs, *a.args]
-        given = [
-            *zip(positional[len(positional) - len(a.defaults) :], a.defaults, strict=True),
-            *((one, default) for one, default in zip(a.kwonlyargs, a.kw_defaults, strict=True) if default is not None),
-        ]
-        to = self.new()
-        self.add(ops.Define(to, body, tuple((one.arg, self.value(default)) for one, default in given)))
+        given, to = defaults_of(node.args), self.new()
+        self.add(ops.Define(to, body, tuple((name, self.value(default)) for name, default in given)))
         return to
 
     def body_of(self, node: Function, name: str) -> Body:

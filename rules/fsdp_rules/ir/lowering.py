@@ -9,6 +9,7 @@ from functools import partial
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import names_stored
 from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names
+from fsdp_rules.ir.narrowing import absent
 from fsdp_rules.ir.nodes import place_of
 from fsdp_rules.ir.operations import At, Body, Span
 from fsdp_rules.ir.optimizer_calls import optimizer_calls
@@ -95,6 +96,7 @@ class Statements(Expressions):
                 self.names = None
             case ast.If():
                 self.value(node.test)
+                self.body.absent += absent(node.test, {True: node.body, False: node.orelse}, self.names or {})
                 self._branches([partial(self._arm, node, truth) for truth in (True, False)])
             case ast.For() | ast.AsyncFor():
                 several = self.value(node.iter)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from fsdp_rules.ir.nodes import place_of
+from fsdp_rules.ir.operations import At
 
 
 class Narrowing(NamedTuple):
@@ -13,6 +16,28 @@ class Narrowing(NamedTuple):
     name: str
     classes: tuple[ast.expr, ...]
     is_one: bool
+
+
+def absent(
+    test: ast.expr, arms: Mapping[bool, Sequence[ast.expr | ast.stmt]], names: Mapping[str, int]
+) -> Iterator[tuple[int, At]]:
+    """The values of ``names`` that are None where ``test`` runs one of its ``arms``, each with the place of that."""
+    for truth, arm in arms.items():
+        if arm and (name := _none(test, truth)) in names:
+            end = place_of(arm[-1])
+            yield names[name], place_of(arm[0])._replace(end_line=end.end_line, end_column=end.end_column)
+
+
+def _none(test: ast.expr, truth: bool) -> str:
+    """The name that is None where ``test`` is true, or false; "" if there is none."""
+    match test:
+        case ast.UnaryOp(op=ast.Not()):
+            return _none(test.operand, not truth)
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            return name if truth else ""
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return "" if truth else name
+    return ""
 
 
 def narrowings(test: ast.expr, truth: bool) -> Iterator[Narrowing]:

@@ -17,3 +17,12 @@ def joined_text(parts: Sequence[ast.expr]) -> Text | str:
     """The text that is put together of ``parts``."""
     known = [one.value if isinstance(one, ast.Constant) and isinstance(one.value, str) else "" for one in parts]
     return Text(known[0], known[-1]) if known else ""
+
+
+def defaults_of(given: ast.arguments) -> list[tuple[str, ast.expr]]:
+    """The parameters that have a default, each with it."""
+    positional = [*given.posonlyargs, *given.args]
+    last = positional[len(positional) - len(given.defaults) :]
+    named = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    pairs = [*zip(last, given.defaults, strict=True), *((one, value) for one, value in named if value is not None)]
+    return [(one.arg, default) for one, default in pairs]

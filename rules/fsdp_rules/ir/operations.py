@@ -232,7 +232,8 @@ class Body:
     ``optimizers`` the values of calls that surely make an optimizer. ``gathers``: it returns what gathers full
     parameters, or yields inside of that. ``loops`` are the operations that may run again, ``arms`` those of which one
     run has but one, ``detached`` those through which no gradient flows, ``gathered`` those that find full parameters,
-    ``entered`` the values that ``with`` statements enter, each with the operations in its block.
+    ``entered`` the values that ``with`` statements enter, each with the operations in its block, ``absent`` values with
+    the place of what is only run where they are None.
     """
 
     path: str
@@ -255,6 +256,7 @@ class Body:
     detached: list[Span] = field(default_factory=list)
     gathered: list[Span] = field(default_factory=list)
     entered: list[tuple[int, Span]] = field(default_factory=list)
+    absent: list[tuple[int, At]] = field(default_factory=list)
     is_decorated: bool = False
     is_generator: bool = False
     gathers: bool = False

@@ -17,7 +17,6 @@ from fsdp_rules.project.optimizers import Optimizer, optimizers_in
 from fsdp_rules.project.parts import ModuleClass, classes_in, returned_in
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.public_names import Public, public
-from fsdp_rules.project.rank_texts import given_rank
 from fsdp_rules.project.steps import Steps, steps_in
 from fsdp_rules.project.taking import takes_state
 from fsdp_rules.project.twins import CHOOSES
@@ -48,7 +47,6 @@ class FileFacts:
     attributes: frozenset[str] = field(default=frozenset())
     #: What a star import of the file gives.
     public: Public = field(default_factory=Public)
-    #: The context managers that set the kind of state for the code that runs inside them.
     #: The functions that say whether what they are given is of FSDP1's class, and whether they ask for it alone.
     askers: dict[str, bool] = field(default_factory=dict)
     #: The functions in which the meta device is named.
@@ -61,8 +59,6 @@ class FileFacts:
     gated: frozenset[int] = frozenset()
     kept: frozenset[int] = frozenset()
     choosing: bytes = b""
-    #: The functions that the file gives a text formed from a rank, those that it imports by their dotted names.
-    given_rank: frozenset[str] = field(default=frozenset())
     #: What the file builds, is given or uses as an optimizer.
     optimizers: tuple[Optimizer, ...] = ()
     #: The calls of each function, and what is used as values.
@@ -155,7 +151,6 @@ def _index(
         gated=frozenset(indexer.gated),
         kept=frozenset(indexer.kept),
         choosing=data if CHOOSES.search(data) else b"",
-        given_rank=given_rank(nodes, aliases.names) if b"rank" in data else frozenset(),
         optimizers=optimizers_in(tree, aliases) if b"opt" in data.lower() else (),
         steps=steps_in(tree),
         modules=classes_in(nodes, aliases),

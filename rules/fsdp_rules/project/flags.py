@@ -102,12 +102,8 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
 #: A start whose backend is a text in the call, and what reduces gradients: FSDP1's clipping method and its scaler.
 STARTS_NCCL = re.compile(rb"""init_process_group\(([^)]*\bbackend\s*=)?\s*["']nccl["']""")
 REDUCES = re.compile(rb"(?<!utils)\.clip_grad_norm_\(|\bShardedGradScaler(\(|\s+as\b)")
-#: The start of a function, and what puts a rank into a text in its body.
+#: The start of a function.
 FUNCTION = re.compile(rb"^[ \t]*(?:async )?def (\w+)\(", re.MULTILINE)
-FORMS_RANK = re.compile(rb"\{[^{}\n]*rank[^{}\n]*\}|\b(str|format)\([^)\n]*rank|[\"'] % \(?[^)\n]*rank", re.IGNORECASE)
-SPEAKS = re.compile(rb"\b(print|log\w*|warn\w*|raise)\b")
-#: What the flags begin with that name the functions which form a text from a rank.
-BY_RANK = "by_rank:"
 #: What differentiates so that the result can be differentiated again, and what the flags begin with that name the
 #: functions which do.
 KEEPS_GRAPH = re.compile(rb"\bcreate_graph\s*=\s*True\b")
@@ -124,10 +120,6 @@ def flags_in(data: bytes) -> frozenset[str]:
     }
     if "nccl_alone" in found and STARTS_NCCL.search(data) and REDUCES.search(data):
         found.add("nccl_beside_norms")
-    if b"rank" in lowered and FORMS_RANK.search(data):
-        parts = FUNCTION.split(data)[1:]
-        named = zip(parts[::2], parts[1::2], strict=True)
-        found |= {f"{BY_RANK}{name.decode()}" for name, body in named if b"return" in body and _forms_rank(body)}
     if holds_objects(data):
         found.add("optimizer_objects")
     if b"create_graph" in lowered and KEEPS_GRAPH.search(data):
@@ -135,8 +127,3 @@ def flags_in(data: bytes) -> frozenset[str]:
         named = zip(parts[::2], parts[1::2], strict=True)
         found |= {f"{BUILDS_GRAPH}{name.decode()}" for name, body in named if KEEPS_GRAPH.search(body)}
     return frozenset(found)
-
-
-def _forms_rank(body: bytes) -> bool:
-    """Whether a line of ``body`` that prints nothing puts a rank into a text."""
-    return any(FORMS_RANK.search(line) and not SPEAKS.search(line) for line in body.splitlines())

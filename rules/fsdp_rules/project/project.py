@@ -41,14 +41,13 @@ class Project:
     file, ``sources`` the files that speak of FSDP or states. ``optimizers`` the optimizers of all files, ``kept`` the
     models that stay FSDP1, ``fsdp2`` the functions that shard with ``fully_shard`` by their dotted names, ``taking``
     the paths of files that take or load a state under no setting of theirs, ``configured`` what definitions give to
-    wraps in other places, ``entered`` what ran last where a function begins, ``given_rank`` the functions that are
-    given a text formed from a rank, ``takes`` parameters of functions, ``parts`` what calls make that a model is given,
-    ``hosted`` modules of strategies, ``carried`` the wraps, by file and line, that keep gradients which other files
-    clear, ``own`` keys of arguments that go, ``twins`` what FSDP2 has too, ``released`` imports of FSDP1's names that a
-    rewrite took out of other files, ``words`` what asks hosts for FSDP1, ``values`` what expressions may be,
-    ``observed`` what a run showed, ``told`` what files say by bare names, ``tree_flags`` the flags of all programs,
-    where ``flags`` are those of the files that are ``apart`` from none: :func:`~fsdp_rules.project.seen.seen_from`
-    leaves the others out."""
+    wraps in other places, ``entered`` what ran last where a function begins, ``takes`` parameters of functions,
+    ``parts`` what calls make that a model is given, ``hosted`` modules of strategies, ``carried`` the wraps, by file
+    and line, that keep gradients which other files clear, ``own`` keys of arguments that go, ``twins`` what FSDP2 has
+    too, ``released`` imports of FSDP1's names that a rewrite took out of other files, ``words`` what asks hosts for
+    FSDP1, ``values`` what expressions may be, ``observed`` what a run showed, ``told`` what files say by bare names,
+    ``tree_flags`` the flags of all programs, where ``flags`` are those of the files that are ``apart`` from none:
+    :func:`~fsdp_rules.project.seen.seen_from` leaves the others out."""
 
     flags: frozenset[str]
     names: Exports
@@ -68,7 +67,6 @@ class Project:
     taking: frozenset[str] = field(default=frozenset())
     configured: Mapping[Slot, Contract] = field(default_factory=dict)
     entered: Entered = field(default_factory=Entered)
-    given_rank: frozenset[str] = frozenset()
     takes: Mapping[Site, tuple[str, ...]] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
     hosted: tuple[Hosted, ...] = ()

@@ -9,7 +9,6 @@ from typing import Any
 from fsdp_rules.project.askers import askers_of
 from fsdp_rules.project.facts import FileFacts
 from fsdp_rules.project.parts import ModuleClass, Parts
-from fsdp_rules.project.rank_texts import own_names
 
 #: What a file does to states: takes or loads one, and sets what kind the next one is of.
 _STATES = frozenset({"takes_state", "sticky_state"})
@@ -28,7 +27,6 @@ class Told:
     functions: tuple[str, ...] = ()
     askers: Mapping[str, bool] = field(default_factory=dict)
     shards: frozenset[str] = frozenset()
-    given_rank: frozenset[str] = frozenset()
     values: frozenset[str] = frozenset()
     modules: Mapping[str, ModuleClass] = field(default_factory=dict)
     returned: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -43,7 +41,6 @@ class Told:
             tuple(file.functions),
             file.askers,
             file.shards,
-            file.given_rank,
             file.steps.values,
             file.modules,
             file.returned,
@@ -68,6 +65,5 @@ def by_name(told: Sequence[Told]) -> dict[str, Any]:
         "askers": askers_of((one.module, one.functions, one.askers) for one in indexed),
         "fsdp2": frozenset(f"{one.module}.{name}" for one in told for name in one.shards),
         "taking": frozenset(one.path for one in indexed if one.flags & _STATES == {"takes_state"}),
-        "given_rank": own_names((name for one in told for name in one.given_rank), (one.module for one in indexed)),
         "parts": Parts.build([one.modules for one in told], [one.returned for one in told]),
     }

@@ -36,6 +36,9 @@ Trait = Literal[
     "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
     "loaded_again",  # It is called to take an optimizer's state that is loaded in the same run, out of memory.
     "closureless",  # It may be an optimizer of the tree whose step takes no closure.
+    "ranked",  # It may be formed of the number of a process, or read from a path that is.
+    "rank_seeded",  # It wraps a model after a seed that is formed of such a number, and nothing makes the ranks equal.
+    "rank_built",  # So, and a class of the tree makes what it wraps.
     "sets_state_type",  # It is a call of a function of the tree, and leads to one that sets the type of states.
 ]
 

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.flowing import known_as, value_of
 from fsdp_rules.model.given_by_call import is_given_by_call
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.summoned import is_summoned
@@ -123,7 +123,8 @@ def _saved(call: cst.Call, model: cst.BaseExpression, file: File) -> Iterator[Di
     if not texts.NO_MODEL.search(last_name(model)) and _may_be_a_part(model, file):
         held = Certainty.MAYBE
     given = any(one.star or (one.keyword is not None and one.keyword.value == "state_dict") for one in call.args)
-    if held is Certainty.NO or given or is_summoned(call, file):
+    # A method of the tree takes the state itself, where it has its finding.
+    if held is Certainty.NO or given or is_summoned(call, file) or known_as("own", call.func, file):
         return
     message = OWN if held is Certainty.YES else f"if this model is sharded: {OWN}"
     yield Diagnosis(call, Level.MANUAL, message, GIVE)

@@ -58,6 +58,12 @@ def _are_apart(one: Obj, other: Obj) -> bool:
     return both and one.data[0] is not other.data[0] and one.data[1] == other.data[1]
 
 
+def _is_there(machine: Interpreter, cell: int) -> bool:
+    """Whether what is in ``cell`` is known, and surely not None."""
+    held = machine.store.of(cell)
+    return bool(held) and all(one.kind is not Kind.OPEN for one in held) and not machine.store.may_be_none(cell)
+
+
 def held_by_place(machine: Interpreter) -> tuple[dict[str, dict[At, set[Obj]]], dict[str, set[At]]]:
     """All that each expression may be, by files and places, of all frames that run it.
 
@@ -68,9 +74,11 @@ def held_by_place(machine: Interpreter) -> tuple[dict[str, dict[At, set[Obj]]], 
     alternatives = Alternatives(machine)
     for frame in machine.frames:
         by_place = found[frame.body.path]
+        unreached = [at for value, at in frame.body.absent if _is_there(machine, frame.base + value)]
         for at, value in frame.body.uses:
             held = machine.store.of(frame.base + value)
-            here = [one for one in held if not alternatives.excludes(frame, one)]
+            is_run = not any(place[:2] <= at[:2] and at[2:] <= place[2:] for place in unreached)
+            here = [one for one in held if is_run and not alternatives.excludes(frame, one)]
             by_place[at].update(here)
             if len(here) < len(held):
                 left_out[frame.body.path].add(at)

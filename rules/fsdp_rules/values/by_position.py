@@ -30,6 +30,8 @@ from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.positions import dotted_at, position_of, text_at
+from fsdp_rules.values.rank_seeds import rank_seeded
+from fsdp_rules.values.rank_values import rank_cells, rank_values
 from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
 from fsdp_rules.values.state_setters import state_setters
 from fsdp_rules.values.sum_order import sharing_inputs
@@ -101,7 +103,7 @@ def facts_of(
     gives, names = Gives(machine), MemberNames(machine)
     traits: dict[Trait, dict[str, set[Position]]] = {
         what: {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
-        for what, found in {**_traits(machine, gives), "early": sooner}.items()
+        for what, found in {**_traits(machine, gives), "early": sooner, **_of_ranks(machine, lines)}.items()
     }
     excluded, others, joined, own = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
@@ -197,6 +199,12 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "mixed": mixed(machine, lambda one: _is_other(one, machine, gives)),
         "unseen": Callees(machine).unknown(),
     }
+
+
+def _of_ranks(machine: Interpreter, lines: Mapping[str, list[bytes]]) -> dict[Trait, dict[str, set[At]]]:
+    cells = rank_cells(machine, lines)
+    seeded, built = rank_seeded(machine, cells)
+    return {"ranked": rank_values(machine, cells), "rank_seeded": seeded, "rank_built": built}
 
 
 def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:

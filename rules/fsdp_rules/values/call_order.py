@@ -34,6 +34,8 @@ class CallOrder(Generic[Event]):
         self._events: dict[Body, dict[int, set[Event]]] = defaultdict(lambda: defaultdict(set))
         self._runs: dict[Body, dict[int, set[Body]]] = defaultdict(lambda: defaultdict(set))
         self._callers: dict[Body, set[tuple[Body, int]]] = defaultdict(set)
+        #: What each call does by itself.
+        self._own: dict[Body, dict[int, set[Event]]] = defaultdict(lambda: defaultdict(set))
         for frame in machine.frames:
             self._note(frame, happens)
         self._join()
@@ -68,6 +70,19 @@ class CallOrder(Generic[Event]):
                     found[False] |= events
         return found[False], found[True]
 
+    def latest(self, body: Body, place: int, seen: Set[Body] = frozenset()) -> set[Event]:
+        """What happened last before the operation ``place`` of ``body``, there or where it is called; of all ways."""
+        found = set[Event]()
+        for at, events in sorted(self._events[body].items(), reverse=True):
+            if events and at < place and not are_apart(body, at, 0, place, 0):
+                found |= self._own[body][at] or set[Event]().union(
+                    *(self.latest(one, len(one.operations), {*seen, body}) for one in self._runs[body][at] - seen)
+                )
+                if not any(at in span and place not in span for arms in body.arms for span in arms):
+                    return found
+        callers = () if body in seen else self._callers[body]
+        return found.union(*(self.latest(one, where, {*seen, body}) for one, where in callers))
+
     def at(self, body: Body, place: int) -> set[Event]:
         """What the call ``place`` of ``body`` leads to."""
         return self._events[body][place]
@@ -90,7 +105,8 @@ class CallOrder(Generic[Event]):
         for place, one in enumerate(body.operations):
             if not isinstance(one, Call):
                 continue
-            self._events[body][place].update(happens(frame, one))
+            self._own[body][place].update(happens(frame, one))
+            self._events[body][place] |= self._own[body][place]
             for callee in self._machine.store.of(frame.base + one.of):
                 for run in self._run_by(callee, one.to in entered):
                     self._runs[body][place].add(run)

@@ -51,7 +51,12 @@ def mixed(machine: Interpreter, is_other: Callable[[Obj], bool]) -> dict[str, se
 
 
 def _is_covered(one: Obj, held: Collection[Obj]) -> bool:
-    """Whether ``one`` is a method of FSDP1's class that an object of the tree would have, had it got no function."""
+    """Whether ``one`` is what an object of the tree would have by that name, had its class no function there.
+
+    A method of FSDP1's class, or a part of a model.
+    """
+    if one.kind is Kind.PART:
+        return any(each.kind is Kind.BOUND for each in held)
     if one.kind is not Kind.METHOD or one.data[0].kind is not Kind.INSTANCE or one.data[1] not in COMMON:
         return False
     return any(each.kind is Kind.FUNCTION for each in held)

@@ -278,5 +278,8 @@ class Effects(Iteration):
             self._store.watch(cell, compute)
         self._store.put(to, self._objects.open)
 
+    def _joined(self, given: Arguments, to: int, key: Hashable) -> None:
+        """A text, whose beginning and end are known beside."""
+
     def _compared(self, given: Arguments, to: int, key: Hashable) -> None:
         """A truth value, or a text."""

@@ -159,6 +159,11 @@ class Methods:
             self._store.put(to, parts.named(one, since, call if effect in NAMES else None))
         elif effect in ("parameters", "modules", "children"):
             self._store.put(to, parts.parameters(since) if effect == "parameters" else parts.modules(since))
+        elif effect == "state":
+            made = self._objects.get(Kind.CONTAINER, (effect, call))
+            self._machine.items.dictionaries.add(made)
+            self._store.put(self._machine.items.cell(made, ANY), self._objects.open)
+            self._store.put(to, made)
         else:
             self._store.put(to, one)
 

@@ -111,6 +111,10 @@ class Store:
         if source in self._none:
             self.put(target, self.objects.none)
 
+    def targets(self, cell: int) -> Collection[int]:
+        """The cells that an edge leads to from ``cell``."""
+        return self._edges.get(cell, {}).keys()
+
     def watch(self, cell: int, action: Action) -> None:
         """Call ``action`` with each object that is in ``cell``, or comes into it."""
         self._watchers.setdefault(cell, []).append(action)

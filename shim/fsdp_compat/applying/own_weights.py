@@ -47,7 +47,7 @@ def assemble_own_weights(params: Sequence[nn.Parameter], options: Options, mesh:
     for param, first in zip(plain, places, strict=True):
         flat[first : first + param.numel()] = param.reshape(-1)
     own = flat.narrow(0, dist.get_rank(group) * size, size).clone()
-    dist.all_gather([*flat.split(size)], own, group=group)
+    dist.all_gather([*torch.split(flat, size)], own, group=group)
     for param, first in zip(plain, places, strict=True):
         param.copy_(flat[first : first + param.numel()].view(param.shape))
 
@@ -56,6 +56,6 @@ def _checksum(tensor: torch.Tensor) -> int:
     """A number of the bytes of ``tensor`` and their order."""
     values, total = tensor.reshape(-1).contiguous().view(torch.uint8), 0
     weights = torch.arange(1, _CHUNK + 1, device=values.device)
-    for number, chunk in enumerate(values.split(_CHUNK), start=1):
+    for number, chunk in enumerate(torch.split(values, _CHUNK), start=1):
         total += number * int((chunk * weights[: chunk.numel()]).sum())
     return total

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 BUILD = """
 import torch
@@ -46,14 +47,13 @@ def test_a_seed_of_its_own_for_each_rank(body: str) -> None:
         "torch.manual_seed(args.ranking)",
         "torch.manual_seed(dist.get_rank())\n    make = Net.from_pretrained(args.path)",
         "random.seed(dist.get_rank())",
-        "torch.manual_seed(dist.get_rank())\n    sync_module_states = True",
     ],
 )
 def test_the_same_weights_on_all_ranks(body: str) -> None:
     assert said(body) == []
 
 
-@pytest.mark.parametrize(("sync", "expected"), [("True", []), ("args.sync", ["review"])])
+@pytest.mark.parametrize(("sync", "expected"), [("True", []), ("args.sync", []), ("False", ["review"])])
 def test_a_broadcast_of_all_weights(sync: str, expected: list[str]) -> None:
     source = BUILD.format("torch.manual_seed(dist.get_rank())").replace(
         "FSDP(model,", f"FSDP(model, sync_module_states={sync},"
@@ -82,3 +82,63 @@ def test_a_function_that_seeds() -> None:
 
     assert levels(" + dist.get_rank()") == ["review"]
     assert levels(" + 1") == []
+
+
+BUILT = """
+import argparse, torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from seeding import {seeds}
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+
+def build(args):
+    net = Net()
+    {more}
+    return FSDP(net, use_orig_params=True{sync})
+
+def main(args):
+    {seeds}(args.seed)
+    return build(args)
+"""
+SEEDS = """
+import random, torch
+import torch.distributed as dist
+
+def by_rank(seed):
+    mine = seed + dist.get_rank()
+    random.seed(mine)
+    torch.manual_seed(mine)
+
+def alike(seed):
+    torch.manual_seed(seed)
+    random.seed(seed + dist.get_rank())
+
+def again(seed):
+    by_rank(seed)
+    alike(seed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("seeds", "more", "sync", "is_exact"),
+    [
+        ("by_rank", "", "", True),
+        ("by_rank", "net = net.double()", ", sync_module_states=False", True),
+        ("by_rank", "if args.even:\n        for p in net.parameters(): dist.broadcast(p.data, 0)", "", True),
+        ("by_rank", "for p in net.parameters():\n        dist.broadcast(p.data, 0)", "", False),
+        ("by_rank", "net.load_state_dict(torch.load(args.path))", "", False),
+        ("by_rank", "", ", sync_module_states=True", False),
+        ("alike", "", "", False),
+        ("again", "", "", False),
+    ],
+)
+def test_the_helper_puts_together_what_fsdp1_trains(seeds: str, more: str, sync: str, is_exact: bool) -> None:
+    result = rewrite(BUILT.format(seeds=seeds, more=more, sync=sync), seeding=SEEDS)
+    assert isinstance(result, Changed)
+    assert (b"fsdp_compat" in result.source) is is_exact
+    assert any("a part of each" in one.message for one in result.findings) is is_exact
+    assert not any("the seed differs by rank" in one.message for one in result.findings)

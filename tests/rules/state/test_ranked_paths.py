@@ -1,11 +1,13 @@
-"""Full states from paths that another function forms from a rank: what rank 0 reads is never sent to all."""
+"""Full states from paths that are formed from a rank, anywhere: what rank 0 reads is never sent to all."""
 
 from __future__ import annotations
 
 import pytest
 
+from fsdp_rules.state._writing.set import OF_A_RANK
 from fsdp_rules.verdict.finding import Level
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import findings, rewrite
 
 HEAD = """
 import torch
@@ -66,7 +68,17 @@ def main(model, local_rank):
     {before}
     resume(model, {path})
 """
+DIRECT = RESUME.format(before="{before}", path="{path}")
 RANKED = {
+    "an environment variable": (DIRECT.format(before="import os", path="f'{path}/{os.environ[\"RANK\"]}.pt'"), ""),
+    "its default": (DIRECT.format(before="import os", path="path + os.environ.get('RANK', '0')"), ""),
+    "a call of the library": (DIRECT.format(before="import torch.distributed as d", path="path % d.get_rank()"), ""),
+    "a name of its own": (
+        DIRECT.format(before="import torch.distributed as dist\n    mine = dist.get_rank()", path="path.format(mine)"),
+        "",
+    ),
+    "a path's method": (DIRECT.format(before="rank = 3", path="path.joinpath(str(rank)).with_suffix('.pt')"), ""),
+    "an open file": (DIRECT.format(before="process_index = 3", path="open(f'{process_index}.pt', 'rb')"), ""),
     "a function": (RESUME.format(before="", path="shard_path(path)"), ""),
     "a name": (RESUME.format(before="where = shard_path(path)", path="where"), ""),
     "a setting that stays": (STICKY.format(path="shard_path(path)"), ""),
@@ -100,16 +112,20 @@ ONE_FOR_ALL = {
 
 
 @pytest.mark.parametrize(("source", "main"), RANKED.values(), ids=RANKED.keys())
-def test_such_a_load_is_left_to_the_reader(source: str, main: str) -> None:
+def test_each_rank_cuts_what_it_has_read(source: str, main: str) -> None:
     found = findings(source, paths=PATHS, main=main)
-    left = [one.message for one in found if one.level is Level.MANUAL]
-    assert any("forms its path from a rank" in message for message in left), found
-    assert not any("set_model_state_dict" in one.message for one in found)
+    assert [one.level for one in found if OF_A_RANK in one.message] == [Level.REVIEW], found
+    result = rewrite(source, paths=PATHS, main=main)
+    assert isinstance(result, Changed)
+    text = "".join(result.source.decode().split())
+    assert "full_state_dict=True)" in text and "broadcast_from_rank0" not in text
 
 
 @pytest.mark.parametrize(("source", "main"), ONE_FOR_ALL.values(), ids=ONE_FOR_ALL.keys())
 def test_one_file_for_all_ranks_is_sent_by_rank_0(source: str, main: str) -> None:
-    assert "FSDP309" in {one.rule for one in findings(source, paths=PATHS, main=main) if one.level is Level.REVIEW}
+    found = findings(source, paths=PATHS, main=main)
+    assert "FSDP309" in {one.rule for one in found if one.level is Level.REVIEW}
+    assert not any(OF_A_RANK in one.message for one in found)
 
 
 GIVEN = {
@@ -129,4 +145,4 @@ def test_a_function_of_another_library_says_nothing_of_the_project_s(imports: st
     head = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom example import Loader\n"
     other = f"{head}{imports}\n\ndef main(net, rank):\n    loader = Loader(net)\n    return {call}\n"
     found = findings(source, paths=PATHS, main=other)
-    assert any("forms its path from a rank" in one.message for one in found) is ranked
+    assert any(OF_A_RANK in one.message for one in found) is ranked

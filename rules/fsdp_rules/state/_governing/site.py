@@ -18,15 +18,12 @@ from fsdp_rules.state._governing.entering import governing_with, read_entered
 from fsdp_rules.state._governing.evidence import is_shown_sharded
 from fsdp_rules.state._governing.loading import Load, find_load
 from fsdp_rules.state._governing.nested import calling_block
-from fsdp_rules.state._governing.ranked import is_of_a_rank, may_be_of_a_rank
 from fsdp_rules.state._governing.receiver import Receiver
 from fsdp_rules.state._governing.state_settings import DEFAULT, Context, Kind, Setting
 from fsdp_rules.state._governing.sticky import sticky_context
 from fsdp_rules.state._governing.unseen import outer_manager, unseen_manager
 from fsdp_rules.state._governing.wrapped_optimizers import wrapper_of
 from fsdp_rules.verdict.finding import Level
-
-OF_A_RANK = "another function forms its path from a rank, and rank 0 would send its own to all"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +99,10 @@ class StateSite:
     @cached_property
     def governing(self) -> Governing:
         """The settings of the ``with`` around, of set_state_dict_type, or those that FSDP1 starts in."""
-        found, state = self._by_run(self._settings()), self.state.state
+        found = self._by_run(self._settings())
         problem, note = self._wrapper
         if not found.problem and (problem or note):
             return Governing(found.context, (*found.notes, *([note] if note else [])), problem)
-        if found.problem or state is None or self.state.action is not Action.SET_MODEL:
-            return found
-        full = found.context.full if self.state.kind is None else self.state.kind is Kind.FULL
-        if full is not False and not is_of_a_rank(state, self.file) and may_be_of_a_rank(state, self.file):
-            return Governing(problem=OF_A_RANK)
         return found
 
     @cached_property

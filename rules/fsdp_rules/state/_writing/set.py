@@ -17,7 +17,6 @@ from fsdp_rules.model.root_parameters import runs_without_graph
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.loading import result_is_read
-from fsdp_rules.state._governing.ranked import is_of_a_rank
 from fsdp_rules.state._writing.base import CLOSURELESS, HELPERS, Writer, each_tensor, refuse
 from fsdp_rules.state._writing.dcp_imports import reads_in_place
 from fsdp_rules.state._writing.options import options_text, setting_text
@@ -34,6 +33,9 @@ from fsdp_rules.verdict.diagnosis import (
 )
 from fsdp_rules.verdict.finding import Level
 
+#: Why a load is not sent from rank 0, whose file is another one.
+OF_A_RANK = "assumes the files of all ranks have the same values of what is sharded, since each rank cuts its own"
+
 
 class Putting(Writer):
     """Writes the verdict about a call that puts a state into a model or an optimizer."""
@@ -49,7 +51,10 @@ class Putting(Writer):
         if self.full is not False:
             full = self._full_load()
             settings = {"full_state_dict": full}
-            own = "ignored" in self.file.project.flags or is_of_a_rank(state, self.file)
+            is_ranked = known_as("ranked", state, self.file)
+            own = "ignored" in self.file.project.flags or is_ranked
+            if is_ranked:
+                self.notes.append(OF_A_RANK)
             if self.block is None and self.site.is_under_rank_zero:
                 return refuse(self.state, "rank 0 alone reaches it, and a sharded model is loaded on every rank")
             grouped = not own and "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
