@@ -22,6 +22,7 @@ Function = tuple[str, str]
 Trait = Literal[
     "other",  # Nothing but objects that are no modules reaches it: optimizers, models in other wrappers, texts.
     "excluded",  # A sharded model reaches it in no run, by the settings that are tested around it, or not yet.
+    "plain",  # It is an object of a class of the tree, and no wrap is given it or what it is in.
     "early",  # It is in a method that also runs before its model is wrapped, by the ``__init__`` that calls both.
     "joined",  # It is a model, and in other runs an object that surely is no module.
     "own",  # It is called, and surely a function of the tree.

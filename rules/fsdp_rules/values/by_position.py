@@ -50,7 +50,7 @@ _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 
 
 #: What is known by what an expression may be.
-_OF_VALUES: tuple[Trait, ...] = ("excluded", "other", "joined", "own")
+_OF_VALUES: tuple[Trait, ...] = ("excluded", "other", "joined", "own", "plain")
 #: Base classes outside of the tree that make no modules.
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
@@ -105,7 +105,7 @@ def facts_of(
         what: {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
         for what, found in {**_traits(machine, gives), "early": sooner, **_of_ranks(machine, lines)}.items()
     }
-    excluded, others, joined, own = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
+    excluded, others, joined, own, plain = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     tables: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     held_at, left_out = held_by_place(machine)
@@ -132,6 +132,8 @@ def facts_of(
                 one.kind is not Kind.OTHER_WRAPPER and _is_other(one, machine, gives) for one in held
             ):
                 joined[path].add(position_of(at, lines[path]))
+            if held and wrapped.whole.isdisjoint(held) and all(_is_of_tree(one) for one in held):
+                plain[path].add(position_of(at, lines[path]))
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(position_of(at, lines[path]))
     outer: dict[str, dict[Position, str]] = defaultdict(dict)
@@ -205,6 +207,10 @@ def _of_ranks(machine: Interpreter, lines: Mapping[str, list[bytes]]) -> dict[Tr
     cells = rank_cells(machine, lines)
     seeded, built = rank_seeded(machine, cells)
     return {"ranked": rank_values(machine, cells), "rank_seeded": seeded, "rank_built": built}
+
+
+def _is_of_tree(one: Obj) -> bool:
+    return one.kind is Kind.INSTANCE and isinstance(one.data[0], Class)
 
 
 def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:

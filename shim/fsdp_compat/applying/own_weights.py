@@ -39,8 +39,8 @@ def assemble_own_weights(params: Sequence[nn.Parameter], options: Options, mesh:
     if extremes.sum().item() == 0:
         return
     log_once(
-        f"the ranks built different weights for {unit or 'the root'}: as under FSDP1 each keeps its part of its own. "
-        "sync_module_states=True would give all of them those of the first rank"
+        f"the ranks built different weights for {unit or 'the root'}. As under FSDP1, each rank trains its part of the "
+        "weights that it built. To start all ranks from the weights of the first rank, set sync_module_states=True"
     )
     places, size = flat_layout([one.numel() for one in plain], plain[0].dtype, options, ranks)
     flat = torch.zeros(size * ranks, dtype=plain[0].dtype, device=device)

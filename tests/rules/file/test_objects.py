@@ -204,8 +204,6 @@ FIRST = {
     "state/_governing/entering.py: _manager": "a call of state_dict_type, which nothing else reads",
     "state/_governing/kinds.py: _given": "asks for every kind of state that it may hold",
     "state/_governing/loading.py: _assigned": "asks what may be loaded",
-    "state/_governing/ranked.py: _is_ranked": "asks what a path may hold",
-    "state/_governing/ranked.py: may_be_of_a_rank": "asks what a path may hold",
     "state/_writing/set.py: _is_temporary": "asks whether a call makes it",
     "state/load_target.py: visit": "looks for what fills it by itself",
     "state/raw_optimizer.py: _taken_whole": "asks what it may hold",

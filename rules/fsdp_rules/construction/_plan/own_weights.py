@@ -16,7 +16,7 @@ from fsdp_rules.verdict.finding import Level
 
 SEEDED = "assumes all ranks build the same weights, though the seed differs by rank: FSDP2 cuts shards in other places"
 SAME_SEED = "seed all ranks alike until the model is built, or broadcast rank 0's weights before they are sharded"
-BUILT = "each rank builds weights by a seed of its own, and FSDP1 trains a part of each (no sync_module_states)"
+BUILT = "each rank seeds its weights differently, and without sync_module_states FSDP1 trains a part of each"
 
 
 def plan_own_weights(call: cst.Call, plan: ShardPlan, file: File) -> Iterator[Diagnosis]:
