@@ -219,7 +219,7 @@ def convert(
     from fsdp_migrate.report.summary import printable
 
     if names is not None and to != "safetensors":
-        raise click.UsageError("--names goes with --to safetensors: the model that loads the others has its names")
+        raise click.UsageError("--names needs --to safetensors: the other formats keep the names of the model")
     is_adamw = None if decoupled is None else decoupled == "adamw"
     wanted = Wanted(Target(to), template, groups, leave_out, is_adamw, names)
     try:
