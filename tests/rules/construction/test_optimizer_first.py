@@ -475,3 +475,19 @@ def main(model, args):
 """
     assert found(source) == []
     assert found(source.replace("    else:", "    if True:"))
+
+
+def test_parameters_collected_in_the_other_arm_are_of_a_run_that_does_not_wrap_this() -> None:
+    source = """
+def main(first, second, together):
+    if together:
+        model = FSDP(Both(first, second), use_orig_params=True)
+        trained = [p for n, p in model.named_parameters() if "second." in n]
+    else:
+        first = FSDP(first)
+        second = FSDP(second)
+        trained = second.parameters()
+    optimizer = torch.optim.AdamW(trained)
+"""
+    assert not found(source)
+    assert found(source.replace("    else:", "    if True:"))

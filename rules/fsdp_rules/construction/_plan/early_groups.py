@@ -23,6 +23,7 @@ from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.arms import excludes
 from fsdp_rules.model.wrapping import assignments, is_comprehended
 
 #: How many names an optimizer's parameters are followed through.
@@ -63,7 +64,7 @@ def early_groups(call: cst.Call, file: File) -> list[EarlyGroups]:
             continue
         for name, statement in _collected(parameters, call, file, DEEP):
             model = _model(statement, call, file)
-            if model is None or statement in found or name in given:
+            if model is None or statement in found or name in given or excludes(statement, call, file):
                 continue
             anchor = anchor_of(call, statement, name, file)
             found[statement] = EarlyGroups(
