@@ -88,8 +88,15 @@ def _blocks(text: Text, path: str, keys: _Keys) -> Iterator[Block]:
             for dialect in DIALECTS
             for block in dialect.blocks(text, root, path, is_json)
         ]
+        known = [block for block in known if not _is_own(text.text[slice(*block.place)], keys)]
         yield from known or Others(keys).blocks(text, root, path, is_json)
         yield from named(root)
+
+
+def _is_own(name: str, keys: _Keys) -> bool:
+    """Whether the project's own code, and no framework, gives settings in what is called ``name`` to FSDP1."""
+    read = (key for found in keys.values() for key in found)
+    return any(name.strip("\"'") in (key.holder, *key.names[:-1]) for key in read)
 
 
 def _heard(block: Block, text: Text, settings: Settings) -> Callable[[ConfigRule, Verdict], bool]:

@@ -38,8 +38,11 @@ def with_options(marked: Iterable[Candidate], texts: Mapping[str, bytes]) -> lis
     return sorted(path for path, data in texts.items() if path in keys or declared.search(data))
 
 
-#: ``ShardingStrategy[name]`` and ``getattr(ShardingStrategy, name)``.
-_LOOK_UP = re.compile(rb"\bShardingStrategy\[\s*[A-Za-z_]|\bgetattr\([\w.]*\bShardingStrategy,\s*[A-Za-z_]")
+#: ``ShardingStrategy[name]``, ``getattr(ShardingStrategy, name)`` and ``{"name": ShardingStrategy.NAME}``.
+_LOOK_UP = re.compile(
+    rb"\bShardingStrategy\[\s*[A-Za-z_]|\bgetattr\([\w.]*\bShardingStrategy,\s*[A-Za-z_]"
+    rb"|[\"']\s*:\s*[\w.]*\bShardingStrategy\.[A-Z]"
+)
 
 
 def has_older_verl(files: Iterable[tuple[str, bytes]]) -> bool:

@@ -93,6 +93,7 @@ def test_strategies_of_a_project_that_shards_with_fsdp2_are_its_own(python: str,
     [
         ("ShardingStrategy[name]", "SHARD_GRAD_OP", "info"),
         ("getattr(fsdp.ShardingStrategy, cfg.name)", "SHARD_GRAD_OP", "info"),
+        ('{"SHARD_GRAD_OP": ShardingStrategy.SHARD_GRAD_OP}[cfg.name]', "SHARD_GRAD_OP", "info"),
         ("ShardingStrategy[name]", "hybrid_full", "manual"),
         ("ShardingStrategy.SHARD_GRAD_OP if name == 'zero2' else None", "SHARD_GRAD_OP", "manual"),
     ],

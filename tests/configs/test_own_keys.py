@@ -181,3 +181,20 @@ def test_a_note_is_silenced_where_it_is() -> None:
 )
 def test_what_does_not_parse_or_does_not_speak_of_it_reads_nothing(data: bytes) -> None:
     assert own_keys_of({"a.py": data}) == {}
+
+
+def test_settings_that_the_code_gives_to_fsdp1_are_no_framework_s_whatever_they_are_called() -> None:
+    """The keys of Composer's mapping, which the project reads without Composer."""
+    config = "fsdp_config:\n  sharding_strategy: SHARD_GRAD_OP\n  mixed_precision: PURE\n"
+    read = "kinds = {'SHARD_GRAD_OP': ShardingStrategy.SHARD_GRAD_OP}"
+    given = (
+        "sharding_strategy=kinds[fsdp_config['sharding_strategy']], limit_all_gathers=fsdp_config.get('limit', True)"
+    )
+    source = WRAP.format(before=read, given=given).replace("(model, cfg", "(model, fsdp_config, cfg")
+    source = source.replace("DataParallel as FSDP", "DataParallel as FSDP, ShardingStrategy")
+    found = said({"net.py": source, "conf.yaml": config})
+    assert found["conf.yaml"] == [
+        "sharding_strategy: SHARD_GRAD_OP is read by code that takes the same names after a rewrite"
+    ]
+    result = rewrite_tree({"conf.yaml": config.encode()})["conf.yaml"]
+    assert isinstance(result, Changed) and b"reshard_after_forward: false" in result.source
