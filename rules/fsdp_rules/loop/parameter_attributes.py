@@ -15,12 +15,13 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-#: What tensors have by themselves, and what DTensors, FSDP, DeepSpeed and quantizing libraries put on parameters.
+#: What tensors have that is not called, and what DTensors, FSDP, DeepSpeed and quantizing libraries put on parameters.
 OWN = re.compile(
     r"__\w+__|_(?:ddp|ds|dtensor|dynamo|fsdp|fp|full|is|local|mp|op|post|saved|shard|sharded|unpadded|view)_\w+"
     r"|_(?:backward_hooks|base|cdata|grad|grad_fn|handle|in_backward_optimizers|params|spec|version)"
-    r"|ds_.*|data|device|device_mesh|dtype|full_tensor|grad|grad_fn|is_cuda|is_leaf|is_meta|main_grad|name|ndim"
-    r"|placements|quant_state|quantized|requires_grad|shape|size|to_local|SCB|CB"
+    r"|ds_.*|data|device|device_mesh|dtype|full_tensor|grad|grad_dtype|grad_fn|imag|itemsize|layout|m?[TH]|main_grad"
+    r"|is_(?:cpu|cuda|leaf|meta|mkldnn|nested|quantized|sparse|sparse_csr|xla|xpu)|names?|nbytes|ndim|output_nr"
+    r"|placements|quant_state|quantized|real|requires_grad|retains_grad|shape|size|to_local|SCB|CB"
 )
 
 
@@ -35,7 +36,7 @@ class ParameterAttributes(Rule):
     id = "FSDP219"
     name = "parameter-attributes"
     what_to_test = "Print the parameter groups and compare them with those of the old code."
-    visits = (cst.Call,)
+    visits = (cst.Call, cst.Attribute)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -53,14 +54,11 @@ def groups(net):
 """
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
-        """``getattr`` and ``hasattr`` of a wrapped model's parameters, where it is wrapped already."""
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name) or len(node.args) < 2:
+        """What is read of a wrapped model's parameters, by name or by ``getattr``, where it is wrapped already."""
+        subject, name = _read(node, file)
+        if subject is None or name is None or OWN.fullmatch(name):
             return
-        text = node.args[1].value
-        name = text.evaluated_value if isinstance(text, cst.SimpleString) else None
-        if node.func.value not in ("getattr", "hasattr") or not isinstance(name, str) or OWN.fullmatch(name):
-            return
-        if sharded_parameter(node.args[0].value, file) is Certainty.NO or is_summoned(node, file):
+        if sharded_parameter(subject, file) is Certainty.NO or is_summoned(node, file) or _is_set(name, file):
             return
         yield Diagnosis(
             node,
@@ -69,3 +67,24 @@ def groups(net):
             "set it after fully_shard, find it by the parameter's name, or shard with fsdp_compat.shard(..., "
             "use_orig_params=True), which keeps it as FSDP1 did",
         )
+
+
+def _read(node: cst.CSTNode, file: File) -> tuple[cst.BaseExpression | None, str | None]:
+    """What ``node`` reads an attribute of, which it does not call, and the attribute's name."""
+    if isinstance(node, cst.Attribute):
+        parent = file.parent(node)
+        is_read = not isinstance(parent, cst.AssignTarget | cst.Call | cst.Attribute)
+        return (node.value, node.attr.value) if is_read else (None, None)
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name) or len(node.args) < 2:
+        return None, None
+    text = node.args[1].value
+    name = text.evaluated_value if isinstance(text, cst.SimpleString) else None
+    is_asked = node.func.value in ("getattr", "hasattr")
+    return (node.args[0].value, name) if is_asked and isinstance(name, str) else (None, None)
+
+
+def _is_set(name: str, file: File) -> bool:
+    """Whether ``name`` is put on parameters that are sharded already."""
+    targets = (one.target for one in file.nodes(cst.AssignTarget))
+    named = (one for one in targets if isinstance(one, cst.Attribute) and one.attr.value == name)
+    return any(sharded_parameter(one.value, file) is not Certainty.NO for one in named)

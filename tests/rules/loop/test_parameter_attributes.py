@@ -27,6 +27,9 @@ def names(source: str, settings: Settings | None = None) -> list[str]:
         ('[p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]', []),
         ('[p for p in model.parameters() if hasattr(p, "ds_id")]', []),
         ("[p for p in model.parameters() if getattr(p, name, False)]", []),
+        ("{n: p.width_mult for n, p in model.named_parameters()}", ["width_mult"]),
+        ("[(p.is_leaf, p.grad, p.ndim, p.numel(), p.data) for p in model.parameters()]", []),
+        ("{n: p.width_mult for n, p in other.named_parameters()}", []),
         ('[m for m in model.modules() if getattr(m, "no_decay", False)]', []),
         ('[p for p in other.parameters() if getattr(p, "no_decay", False)]', []),
     ],
@@ -39,6 +42,14 @@ def test_questions_to_parameters_of_a_wrapped_model(question: str, found: list[s
 def test_groups_that_are_made_before_the_model_is_wrapped_do_not_change() -> None:
     groups = '    spared = [p for p in model.parameters() if getattr(p, "no_decay", False)]\n'
     assert names(f"{HEAD}def build(model):\n{groups}    model = FSDP(model)\n    return model, spared\n") == []
+
+
+@pytest.mark.parametrize("read", ["p.scale", 'getattr(p, "scale", 1)'])
+def test_what_is_noted_on_sharded_parameters_is_still_there(read: str) -> None:
+    noted = "    for p in model.parameters():\n        p.scale = 2\n"
+    source = f"{HEAD}def build(net):\n    model = FSDP(net)\n{noted}    return [{read} for p in model.parameters()]\n"
+    assert names(source) == []
+    assert names(source.replace(noted, "")) == ["scale"]
 
 
 def test_the_shim_keeps_them() -> None:
