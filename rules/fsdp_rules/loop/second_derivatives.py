@@ -34,6 +34,7 @@ FSDP1_DID = (
     "none of these gradients"
 )
 UNREDUCED = "FSDP1 reduced none of these gradients under NO_SHARD, and FSDP2 takes their mean"
+INSIDE = "this forward differentiates inside: FSDP1's gradients are wrong where it shards, and FSDP2's are right"
 EXPECT = "expect other losses than FSDP1's, and compare with one process"
 
 
@@ -56,7 +57,8 @@ class SecondDerivatives(Rule):
 
     The gradients are those of an unsharded model. FSDP1's are the same where another forward runs between the two.
     Where none does it raises, and with NO_SHARD trains each rank on its own gradients (a `manual` finding, with the
-    shim too), or with use_orig_params=True not at all.
+    shim too), or with use_orig_params=True not at all. Where a model's own forward takes the gradient, as force fields
+    do, FSDP1 trained on wrong ones wherever it sharded, which is a `manual` finding too.
     """
 
     id = "FSDP237"
@@ -99,11 +101,14 @@ def train(net, batches, optimizer):
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Every call that builds a graph, or leads to one that does, and the backward through that graph."""
         every = self._every(file)
-        yield from (one for one in every if file.settings.to != "shim" or one.message == UNREDUCED)
+        yield from (one for one in every if file.settings.to != "shim" or one.message in (UNREDUCED, INSIDE))
 
     def _every(self, file: File) -> Iterator[Diagnosis]:
         done: set[cst.Call] = set()
         for call in file.nodes(cst.Call):
+            if _is_in_forward(call, file) and not _models(call, file):
+                yield Diagnosis(call, Level.MANUAL, INSIDE, EXPECT)
+                continue
             builds = _builds_graph(call, file)
             if not builds and not _calls_builder(call, file):
                 continue
@@ -174,11 +179,27 @@ def _left(call: cst.Call, models: list[cst.BaseExpression], file: File) -> Itera
         yield Diagnosis(call, Level.MANUAL, message, BY_HAND)
 
 
+def _is_in_forward(call: cst.Call, file: File) -> bool:
+    """Whether the forward of a module takes a gradient that may be differentiated again, and something is sharded."""
+    function, given = file.function(call), _create_graph(call)
+    wraps = file.project.values.wraps.values()
+    return (
+        given is not None
+        and literal_bool(file.value(given)) is not False
+        and function is not None
+        and function.name.value == "forward"
+        and any(one.get("sharding_strategy") != frozenset({"ShardingStrategy.NO_SHARD"}) for one in wraps)
+    )
+
+
 def _builds_graph(call: cst.Call, file: File) -> bool:
-    if file.resolved(call.func) in TWICE:
-        return True
-    given = next((one.value for one in call.args if one.keyword and one.keyword.value == "create_graph"), None)
-    return given is not None and literal_bool(file.value(given)) is True
+    given = _create_graph(call)
+    builds = given is not None and literal_bool(file.value(given)) is True
+    return builds or file.resolved(call.func) in TWICE
+
+
+def _create_graph(call: cst.Call) -> cst.BaseExpression | None:
+    return next((one.value for one in call.args if one.keyword and one.keyword.value == "create_graph"), None)
 
 
 def _calls_builder(call: cst.Call, file: File) -> bool:

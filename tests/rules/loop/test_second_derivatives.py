@@ -162,3 +162,41 @@ def test_a_method_that_builds_the_graph_is_followed_to_the_backward() -> None:
     after = result.source.decode()
     assert after.index("def step") < after.index("self.critic.set_reshard_after_backward(False)")
     assert after.count("set_reshard_after_backward") == 2
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    ("graph", "strategy", "found"),
+    [
+        ("create_graph=True", "FULL_SHARD", ["manual"]),
+        ("create_graph=self.training", "SHARD_GRAD_OP", ["manual"]),
+        ("create_graph=self.training", "NO_SHARD", []),
+        ("create_graph=False", "FULL_SHARD", []),
+        ("retain_graph=True", "FULL_SHARD", []),
+    ],
+)
+def test_a_forward_that_differentiates_trained_wrongly_under_fsdp1(
+    graph: str, strategy: str, found: list[str], to: str
+) -> None:
+    source = f"""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+class Field(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(3, 1)
+
+    def forward(self, place):
+        energy = self.net(place).sum()
+        return energy, -torch.autograd.grad(energy, place, {graph})[0]
+
+def train(batches, optimizer):
+    model = FSDP(Field(), sharding_strategy=ShardingStrategy.{strategy})
+    for place in batches:
+        energy, force = model(place)
+        (energy + force.square().sum()).backward()
+        optimizer.step()
+"""
+    said = [one.level.value for one in findings(source, Settings(to=to)) if one.rule == "FSDP237"]
+    assert said == found
