@@ -85,7 +85,7 @@ def free(model):
             yield Diagnosis(
                 call, Level.SAFE, "reshard() is FSDP2's public call for this", edits=edits, claims=(call.func,)
             )
-        elif (found := asked(call)) is not None and found.name in ATTRIBUTES and _has_fsdp1(file):
+        elif (found := asked(call)) is not None and found.name in ATTRIBUTES and _is_fsdp1s(found.name, file):
             yield Diagnosis(call, Level.MANUAL, f"only FSDP1's wrapper has .{found.name}", ATTRIBUTES[found.name])
         elif found is not None and found.name in PUBLIC:
             yield from _asked(call, found, file)
@@ -175,12 +175,13 @@ def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
         inner = inner.value
     if sharded(node.value, file).certainty is not Certainty.NO:
         return True
-    return _has_fsdp1(file) or (node.attr.value not in COMMON and "fsdp1" in file.project.flags)
+    return _is_fsdp1s(node.attr.value, file)
 
 
-def _has_fsdp1(file: File) -> bool:
-    """Whether the file imports anything of FSDP1, from other modules of the project too."""
-    return any(canonical(file.project.resolve(full)) is not None for full in file.aliases.values())
+def _is_fsdp1s(name: str, file: File) -> bool:
+    """Whether the file imports anything of FSDP1, from other modules too, or ``name`` is nothing else's in the tree."""
+    imported = any(canonical(file.project.resolve(full)) is not None for full in file.aliases.values())
+    return imported or (name not in COMMON and "fsdp1" in file.project.flags)
 
 
 def _is_guarded(node: cst.Attribute, file: File) -> bool:

@@ -145,7 +145,7 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
                 call,
                 Level.MANUAL,
                 f"{owner.name.value} reduces its numbers over ranks: those of DTensors are global already, or raise",
-                "take every number of p.grad.to_local() and of states made from p.to_local(), or use another optimizer",
+                "take numbers of p.grad.to_local() and state.to_local(), and keep the states DTensors, to save them",
             )
 
 

@@ -242,3 +242,13 @@ def test_functions_of_libraries_that_take_fsdp1_alone(call: str, said: list[str]
     imports = "import transformer_engine.pytorch as te\n"
     imports += "from transformer_engine.pytorch.distributed import prepare_te_modules_for_fsdp\n"
     assert [level for level, _ in found(f"{imports}{WRAP}net = build()\n{call}\n")] == said
+
+
+def test_a_mark_on_parameters_is_fsdp1_s_wherever_the_tree_shards() -> None:
+    """Optimizers that reduce over ranks ask for it, in files that import nothing of FSDP1."""
+    optimizer = 'def is_sharded(p):\n    return hasattr(p, "_fsdp_flattened")\n'
+    said = {}
+    for main in (WRAP, "model = None\n"):
+        results = rewrite_tree({"prodigy.py": optimizer.encode(), "main.py": f"import prodigy\n{main}".encode()})
+        said[main] = [one.level.value for one in results["prodigy.py"].findings if one.rule == "FSDP902"]
+    assert said == {WRAP: ["manual"], "model = None\n": []}
