@@ -51,3 +51,8 @@ def built_early(node: cst.BaseExpression, file: File) -> str | None:
 def is_ungraphed(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` may be a model that runs without a graph each time, so that no backward reshards it."""
     return not file.project.values.ungraphed.isdisjoint(value_of(node, file).origins)
+
+
+def is_doubled(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` may be a model that has one module under several names."""
+    return not file.project.values.doubled.isdisjoint(value_of(node, file).origins)

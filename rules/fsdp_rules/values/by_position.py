@@ -20,6 +20,7 @@ from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.chosen_parts import chosen_parts
 from fsdp_rules.values.closures import without_closure
 from fsdp_rules.values.counted_states import counted_states
+from fsdp_rules.values.doubled_modules import doubled_modules
 from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Class
@@ -176,6 +177,7 @@ def facts_of(
         chosen=chosen_parts(machine),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         ungraphed=ungraphed(machine),
+        doubled=doubled_modules(machine),
         names=by_name,
         tables=tables,
         is_bounded=machine.is_bounded,

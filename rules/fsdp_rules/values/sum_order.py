@@ -20,13 +20,12 @@ from fsdp_rules.ir.operations import (
     Narrowed,
     Operation,
     SetItem,
-    Span,
 )
 from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.repeated_units import RepeatedUnits
-from fsdp_rules.values.tensor_reads import ASKED, PUTS, TensorReads, are_apart
+from fsdp_rules.values.tensor_reads import ASKED, PUTS, TensorReads, are_apart, is_again
 from fsdp_rules.values.ungraphed import ungraphed
 
 _UNKNOWN_MODULES = frozenset({Kind.METHOD, Kind.MODEL, Kind.PART})
@@ -113,7 +112,7 @@ class _Search:
         return any(
             sum(each) > 1
             and (
-                (source in given and _is_again(body, source, place))
+                (source in given and is_again(body, source, place))
                 or self._is_read_after(body, source, place)
                 or (len(each) > 1 and sum(each) > 2)
             )
@@ -133,7 +132,7 @@ class _Search:
             places += [place for place, _ in readers.get(container, ()) if not _puts(body, place)]
         return any(
             (place > call and not are_apart(body, call, value, place, value))
-            or (place < call and _is_again(body, value, call) and _is_again(body, value, place))
+            or (place < call and is_again(body, value, call) and is_again(body, value, place))
             for place in places
         )
 
@@ -217,18 +216,6 @@ def _sources(body: Body, value: int, place: int) -> set[int]:
         if isinstance(one, Copy | Narrowed) and one.to in found:
             found.add(one.of)
     return found
-
-
-def _is_again(body: Body, value: int, call: int) -> bool:
-    """Whether the operation at ``call`` may run several times on what ``value`` is once."""
-    changes = [place for place, one in enumerate(body.operations) if getattr(one, "to", None) == value]
-    return any(call in loop and not any(_changes_in(loop, place, body) for place in changes) for loop in body.loops)
-
-
-def _changes_in(loop: Span, place: int, body: Body) -> bool:
-    """Whether an operation is one of ``loop``, or says after it what the next round begins with."""
-    after = body.operations[loop.end : place + 1]
-    return place in loop or (place >= loop.end and all(isinstance(one, Copy) for one in after))
 
 
 def _containers(body: Body, value: int) -> set[int]:

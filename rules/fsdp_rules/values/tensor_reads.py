@@ -138,7 +138,7 @@ class TensorReads:
         self._running.add((body, value))
         kept: list[tuple[int, int]] = []
         total = 0
-        readers, names = self.readers(body), _names(body, value)
+        readers, names = self.readers(body), same_values(body, value)
         for place, times, name in sorted((*reader, one) for one in names for reader in readers.get(one, ())):
             if not any(are_apart(body, *other, place, name) for other in kept):
                 kept.append((place, name))
@@ -147,7 +147,7 @@ class TensorReads:
         return total
 
 
-def _names(body: Body, value: int) -> set[int]:
+def same_values(body: Body, value: int) -> set[int]:
     """``value``, and what may be the same by another number."""
     same = {value}
     for one in body.operations:
@@ -170,6 +170,18 @@ def are_apart(body: Body, first: int, name: int, second: int, other: int) -> boo
         if own.leaves or any(second in arm for arm in arms) or (name != other and _gives(body, own, other)):
             return True
     return False
+
+
+def is_again(body: Body, value: int, call: int) -> bool:
+    """Whether the operation at ``call`` may run several times on what ``value`` is once."""
+    changes = [place for place, one in enumerate(body.operations) if getattr(one, "to", None) == value]
+    return any(call in loop and not any(_changes_in(loop, place, body) for place in changes) for loop in body.loops)
+
+
+def _changes_in(loop: Span, place: int, body: Body) -> bool:
+    """Whether an operation is one of ``loop``, or says after it what the next round begins with."""
+    after = body.operations[loop.end : place + 1]
+    return place in loop or (place >= loop.end and all(isinstance(one, Copy) for one in after))
 
 
 def _gives(body: Body, arm: Span, name: int) -> bool:

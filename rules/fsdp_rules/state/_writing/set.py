@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.flowing import is_ungraphed, known_as
+from fsdp_rules.model.flowing import is_doubled, is_ungraphed, known_as
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.passes import may_follow_forward
 from fsdp_rules.model.resharding import reshard_before
@@ -35,6 +35,8 @@ from fsdp_rules.verdict.finding import Level
 
 #: Why a load is not sent from rank 0, whose file is another one.
 OF_A_RANK = "assumes the files of all ranks have the same values of what is sharded, since each rank cuts its own"
+#: As it visits a module once, the values under its other names stay whole tensors, which no shard takes.
+DOUBLED = "set_model_state_dict fails on a full state of a model that has one module under several names"
 
 
 class Putting(Writer):
@@ -48,6 +50,8 @@ class Putting(Writer):
         state = self.state.state
         assert state is not None
         settings: dict[str, Build] = {}
+        if self.full is not False and is_doubled(self.site.model, self.file):
+            return refuse(self.state, DOUBLED)
         if self.full is not False:
             full = self._full_load()
             settings = {"full_state_dict": full}
