@@ -10,11 +10,11 @@ with a single tensor of 1 GiB among small ones. Each conversion runs in a proces
   same modules. Pages of mapped files are not in it, as the system drops them when it needs room.
 - ``max_rss_mib``: the peak resident set, mapped files and code in it, nothing taken off.
 - ``cpu_s`` and ``wall_s``: of the process from start to end; ``import_cpu_s``: that of the imports alone.
-- ``comparing``: the share of the wall time after the imports that reading source and target again takes;
-  ``read_again``: that time over the time of the conversion before it.
+- ``seconds``: the wall time of each part: checking the CRC-32 of the source, writing, comparing source and target, and
+  the SHA-256 of the manifest; ``comparing``: the share of the last two; ``read_again``: these over those before.
 - ``memory_factor``: ``anon_mib`` over the largest tensor.
-- ``peer``: ``dcp_to_torch_save`` and ``torch_save_to_dcp`` of torch.distributed.checkpoint.format_utils, at the same
-  task in the same way, which read nothing again; ``ratio`` is ours to theirs.
+- ``peer``: ``dcp_to_torch_save`` and ``torch_save_to_dcp`` of torch.distributed.checkpoint.format_utils, and
+  ``save_file`` of safetensors, at the same task in the same way, which read nothing again; ``ratio`` is ours to theirs.
 
 ``holds``: the peak is within two of the largest tensors and 200 MiB. Prints JSON.
 """
@@ -58,14 +58,23 @@ def progress(label, nbytes):
     return lambda count: None
 start = time.perf_counter()
 convert(Path(source), Path(target), Wanted(Target(to)), progress)
-end = time.perf_counter()
-print(json.dumps((end - begun["comparing"]) / (end - start)))
+ends = [*list(begun.values())[1:], time.perf_counter()]
+print(json.dumps({name: end - begin for (name, begin), end in zip(begun.items(), ends)}))
 """
 
 _PEERS = {
     ("dcp", "full"): "dcp_to_torch_save",
     ("full", "dcp"): "torch_save_to_dcp",
+    ("full", "safetensors"): "save_file",
 }
+_COPY = """
+import sys, torch
+from pathlib import Path
+from safetensors.torch import save_file
+Path(sys.argv[2]).mkdir()
+save_file(torch.load(sys.argv[1], mmap=True)["model"], sys.argv[2] + "/model.safetensors")
+print("null")
+"""
 _PEER = """
 import sys, warnings
 warnings.simplefilter("ignore")
@@ -157,7 +166,9 @@ def measure(root: Path, source: str, to: str, largest_mib: int) -> dict[str, obj
     """One conversion, with what the imports alone took taken off its memory, and its peer where it has one."""
     modules = f"fsdp_migrate.checkpoints.convert.convert, fsdp_migrate.checkpoints.convert.writers.{_WRITERS[to]}"
     idle, printed = measured(_IMPORTS.format(modules=modules))
-    used, share = measured(_OURS, str(root / source), str(root / "new"), to)
+    used, took = measured(_OURS, str(root / source), str(root / "new"), to)
+    seconds = json.loads(took)
+    again = seconds["comparing"] + seconds["digests"]
     _remove(root / "new")
     anon = used.anon_mib - int(printed) / 1024
     allowed = 2 * largest_mib + ALLOWED_MIB
@@ -165,21 +176,24 @@ def measure(root: Path, source: str, to: str, largest_mib: int) -> dict[str, obj
         **_rounded(used),
         "anon_mib": round(anon, 1),
         "import_cpu_s": round(idle.cpu_s, 2),
-        "comparing": round(float(json.loads(share)), 2),
-        "read_again": round(float(json.loads(share)) / (1 - float(json.loads(share))), 2),
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "comparing": round(again / sum(seconds.values()), 2),
+        "read_again": round(again / (sum(seconds.values()) - again), 2),
         "memory_factor": round(anon / largest_mib, 2),
         "allowed_mib": allowed,
         "holds": anon <= allowed,
     }
     if (source, to) in _PEERS:
         name = _PEERS[source, to]
-        idle, printed = measured(_IMPORTS.format(modules="torch.distributed.checkpoint.format_utils"))
-        peer, _ = measured(_PEER.format(name=name), str(root / source), str(root / "new"))
+        modules = "safetensors.torch" if to == "safetensors" else "torch.distributed.checkpoint.format_utils"
+        idle, printed = measured(_IMPORTS.format(modules=modules))
+        code = _COPY if to == "safetensors" else _PEER.format(name=name)
+        peer, _ = measured(code, str(root / source), str(root / "new"))
         _remove(root / "new")
         peer_anon = peer.anon_mib - int(printed) / 1024
         found["peer"] = {"name": name, **_rounded(peer), "anon_mib": round(peer_anon, 1)}
         found["ratio"] = {
-            "anon": round(anon / peer_anon, 3),
+            "anon": round(anon / peer_anon, 3) if peer_anon > 1 else None,
             "cpu": round(used.cpu_s / peer.cpu_s, 2),
             "wall": round(used.wall_s / peer.wall_s, 2),
         }
@@ -197,7 +211,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def measure_all(scratch: Path, count: int, mib: int, largest_mib: int) -> dict[str, object]:
+def measure_all(scratch: Path, count: int, mib: int, largest_mib: int, only: list[str]) -> dict[str, object]:
     """All conversions of one checkpoint, by source and target."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         root = Path(folder)
@@ -207,8 +221,13 @@ def measure_all(scratch: Path, count: int, mib: int, largest_mib: int) -> dict[s
         generating.join()
         if generating.exitcode:
             raise SystemExit("no checkpoint could be generated")
-        cases = [(source, to) for source in ("dcp", "ranks") for to in _WRITERS] + [("full", "dcp")]
-        found = {f"{source} to {to}": measure(root, source, to, max(mib, largest_mib)) for source, to in cases}
+        cases = [(source, to) for source in ("dcp", "ranks") for to in _WRITERS]
+        cases += [("full", "dcp"), ("full", "safetensors")]
+        found = {
+            f"{source} to {to}": measure(root, source, to, max(mib, largest_mib))
+            for source, to in cases
+            if not only or f"{source} to {to}" in only
+        }
     return {"gib": round((count * mib + (largest_mib if largest_mib > mib else 0)) / 1024, 2), "conversions": found}
 
 
@@ -218,6 +237,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=64, help="of each tensor")
     parser.add_argument("--largest-mib", type=int, default=1024, help="of the one tensor of the second checkpoint")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--only", nargs="*", default=[], metavar="CASE", help="for example 'full to safetensors'")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     # Three forms of the source, and what is being written.
@@ -226,8 +246,8 @@ def main() -> None:
         raise SystemExit(f"{options.scratch}: it takes {needed:,} bytes there")
     load = os.getloadavg()[0]
     measurements = {
-        "tensors_of_one_size": measure_all(options.scratch, options.tensors, options.mib, 0),
-        "one_large_tensor": measure_all(options.scratch, 8, min(options.mib, 64), options.largest_mib),
+        "tensors_of_one_size": measure_all(options.scratch, options.tensors, options.mib, 0, options.only),
+        "one_large_tensor": measure_all(options.scratch, 8, min(options.mib, 64), options.largest_mib, options.only),
     }
     loads = [round(load, 1), round(os.getloadavg()[0], 1)]
     result = {**conditions("torch"), "load_average": loads, **measurements}
