@@ -223,6 +223,7 @@ def _costs() -> Iterator[str]:
     for name, variant in found["variants"].items():
         title = name.replace("-checkpointing", " with activation checkpointing")
         yield from ("", f"## {title}", "", *_variant(variant, "wall" if on_cuda else "cpu"))
+    yield from _loading_forms()
     yield from _costs_on_a_gpu()
     opened = json.loads((BENCHMARKS / "report_opening.json").read_text(encoding="utf-8"))
     times = opened["milliseconds"]
@@ -237,6 +238,34 @@ def _costs() -> Iterator[str]:
         f"{opened['load_average'][0]:g}). "
         "`make bench-report` repeats it."
     )
+
+
+def _loading_forms() -> Iterator[str]:
+    found = json.loads((BENCHMARKS / "loading_forms.json").read_text(encoding="utf-8"))
+    (width, timed), *_ = found["to_fsdp1"].items()
+    yield from ("", "## Ways to load a full state", "")
+    yield from _paragraph(
+        "FSDP1 gathers its units, and each rank cuts its part out of its own file. torch's loader for FSDP2 sends each "
+        "tensor by itself from rank 0, those of the optimizer too: that is the difference in time. Where each rank "
+        "cuts its part (`distribute_tensor(value, mesh, placements, src_data_rank=None)`, from torch 2.7), it is gone, "
+        "and the peak of memory is higher. `rewrite` writes torch's loader: it runs on torch 2.6, finds the names of a "
+        "compiled model, and raises where one is missing. The lowest peak has a model on meta, or a file that rank 0 "
+        "alone reads and sends (`broadcast_from_rank0=True` for the optimizer too). No form loads other values."
+    )
+    yield ""
+    yield from _paragraph(
+        f"Measured on {found['date']} with torch {found['versions']['torch']} and other work on the machine (load "
+        f"average {found['load_average'][0]:g} to {found['load_average'][1]:g}): processor time of {found['rounds']} "
+        f"rounds at {found['parameters'][width]:,} parameters, peak of anonymous memory of building and loading at "
+        f"{found['parameters'][str(found['memory_width'])]:,}. benchmarks/loading_forms.py "
+        "has the forms and repeats it."
+    )
+    yield from ("", "| form | time to FSDP1's | peak of rank 0 | peak of rank 1 |", "|---|---|---|---|")
+    for form in dict.fromkeys([*timed["cpu"]["ms"], *found["peak_mib"]]):
+        ratio = timed["cpu"]["ratio"].get(form)
+        time = f"{timed['cpu']['ms'][form]:.0f} ms" if form == "fsdp1" else _ratio(ratio) if ratio else "not measured"
+        peaks = [f"{peak:.0f} MiB" for peak in found["peak_mib"].get(form, ())] or ["not measured"] * 2
+        yield f"| {form} | {time} | {' | '.join(peaks)} |"
 
 
 def _costs_on_a_gpu() -> Iterator[str]:
