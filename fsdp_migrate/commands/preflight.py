@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fsdp_migrate.commands.options import FORMAT, complete_files
+from fsdp_migrate.commands.options import FORMAT, Named, complete_files
 
 _HELP = """Look at model and optimizer where the first step would begin, and stop there.
 
@@ -18,6 +19,10 @@ cure.
 \b
   fsdp-migrate preflight -- torchrun --nproc-per-node 2 train.py
   fsdp-migrate preflight --compare -- torchrun ...  HEAD's units, and new
+  fsdp-migrate preflight --measure ours.toml -- torchrun --nproc-per-node 8
+
+The last one runs no program. It measures computing and links of the machine,
+for tune --machine ours.toml.
 
 \b
 Exit code:
@@ -35,8 +40,15 @@ _ITS_OWN = ("text", "format", "version", "torch", "optimizer")
 @FORMAT
 @click.option("--compare", is_flag=True, help="Also run what rewrite makes of HEAD, and print both, unit by unit.")
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What --compare moves to.")
+@click.option(
+    "--measure", metavar="FILE", type=Named(path_type=Path, dir_okay=False), help="Measure the machine into a file."
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
-def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeout: float | None) -> int:
+def preflight(
+    command: tuple[str, ...], form: str, compare: bool, to: str, measure: Path | None, timeout: float | None
+) -> int:
+    if measure is not None:
+        return _measure(command, measure, timeout)
     from fsdp_migrate.report.optimizer_notes import optimizer_notes
     from fsdp_migrate.verify.first_step import run, run_both
     from fsdp_migrate.verify.report import side_by_side
@@ -62,6 +74,22 @@ def preflight(command: tuple[str, ...], form: str, compare: bool, to: str, timeo
             for line in side_by_side.lines(before, after):
                 click.echo(line)
     return int(any(model["suspicions"] for model in after))
+
+
+def _measure(command: tuple[str, ...], target: Path, timeout: float | None) -> int:
+    from fsdp_migrate.tune.machine import BadMachine, machine
+
+    began = target.stat().st_mtime_ns if target.exists() else 0
+    try:
+        words = (*command, "-m", "fsdp_compat.preflight.measured_machine", str(target))
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=timeout)
+        if done.returncode or not target.exists() or target.stat().st_mtime_ns == began:
+            raise click.ClickException(f"nothing was measured:\n{done.stderr.strip()}")
+        machine(str(target))
+    except (OSError, subprocess.TimeoutExpired, BadMachine) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(target.read_text(encoding="utf-8"), nl=False)
+    return 0
 
 
 def _json(before: list[dict[str, Any]], after: list[dict[str, Any]], compare: bool) -> None:

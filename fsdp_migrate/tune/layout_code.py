@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from fsdp_migrate.tune.sharding_layout import Layout, Unit
 from fsdp_migrate.tune.traced_model import TracedModel
@@ -35,42 +36,72 @@ def _arguments(layout: Layout, device: str) -> Iterator[str]:
         yield f'fsdp["mp_policy"] = MixedPrecisionPolicy({given})'
 
 
+@dataclass(frozen=True)
+class _Numbered:
+    """Units inside one module of a container: by names that go on from that module's, "" for itself."""
+
+    container: str
+    number: int
+    calls: tuple[tuple[tuple[str, ...], bool | int | None], ...]
+
+    def follows(self, other: _Numbered) -> bool:
+        """Whether one loop makes both."""
+        # True is 1 to Python, and another setting to FSDP2.
+        return self.container == other.container and repr(self.calls) == repr(other.calls)
+
+
 def _units(model: TracedModel, layout: Layout) -> Iterator[str]:
-    waiting: list[Unit] = []
-    for unit in layout.units:
-        if waiting and not _together(model, waiting[-1], unit):
-            yield from _calls(model, waiting)
+    waiting: list[_Numbered] = []
+    for each in _numbered(model, layout):
+        if waiting and not (isinstance(each, _Numbered) and each.follows(waiting[0])):
+            yield from _loop(model, waiting)
             waiting = []
-        waiting.append(unit)
-    yield from _calls(model, waiting)
+        if isinstance(each, _Numbered):
+            waiting.append(each)
+        else:
+            yield _call([expression(model.modules[place].name) for place in each.modules], each.reshard)
+    if waiting:
+        yield from _loop(model, waiting)
 
 
-def _together(model: TracedModel, one: Unit, two: Unit) -> bool:
-    """Whether one loop makes both: single modules of one container, sharded alike."""
-    if (
-        len(one.modules) > 1
-        or len(two.modules) > 1
-        or one.reshard != two.reshard
-        or type(one.reshard) is not type(two.reshard)
-    ):
-        return False
-    names = [model.modules[unit.modules[0]].name for unit in (one, two)]
-    return all(re.search(r"(^|\.)\d+$", name) for name in names) and len({_container(name) for name in names}) == 1
+def _numbered(model: TracedModel, layout: Layout) -> Iterator[_Numbered | Unit]:
+    """Units in order, those inside one numbered module together; a unit itself where there is no such module."""
+    last: _Numbered | None = None
+    for unit in layout.units:
+        names = [model.modules[place].name.split(".") for place in unit.modules]
+        common = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))]
+        depth = next((n for n in range(len(common), 0, -1) if common[n - 1].isdigit()), 0)
+        if not depth:
+            if last is not None:
+                yield last
+            last = None
+            yield unit
+            continue
+        container, number = ".".join(common[: depth - 1]), int(common[depth - 1])
+        call = (tuple(".".join(name[depth:]) for name in names), unit.reshard)
+        if last is not None and (last.container, last.number) == (container, number):
+            last = replace(last, calls=(*last.calls, call))
+            continue
+        if last is not None:
+            yield last
+        last = _Numbered(container, number, (call,))
+    if last is not None:
+        yield last
 
 
-def _container(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
-def _calls(model: TracedModel, units: list[Unit]) -> Iterator[str]:
-    reshard = units[0].reshard
+def _call(own: list[str], reshard: bool | int | None) -> str:
     options = "**fsdp" if reshard is None else f"reshard_after_forward={reshard}, **fsdp"
-    if len(units) == 1:
-        own = [expression(model.modules[place].name) for place in units[0].modules]
-        yield f"fully_shard({own[0] if len(own) == 1 else '[' + ', '.join(own) + ']'}, {options})"
+    return f"fully_shard({own[0] if len(own) == 1 else '[' + ', '.join(own) + ']'}, {options})"
+
+
+def _loop(model: TracedModel, alike: list[_Numbered]) -> Iterator[str]:
+    container, calls = alike[0].container, alike[0].calls
+    if len(alike) == 1:
+        own = expression(f"{container}.{alike[0].number}".lstrip("."))
+        for names, reshard in calls:
+            yield _call([_member(own, name) for name in names], reshard)
         return
-    names = [model.modules[unit.modules[0]].name for unit in units]
-    container, numbers = _container(names[0]), sorted(int(name.rpartition(".")[2]) for name in names)
+    numbers = sorted(each.number for each in alike)
     inside = next(module for module in model.modules if module.name == container)
     every = len(inside.children) == len(numbers)
     part = "" if every else f"[{numbers[0]}:{numbers[-1] + 1}]"
@@ -78,19 +109,24 @@ def _calls(model: TracedModel, units: list[Unit]) -> Iterator[str]:
         yield f"for unit in {expression(container)}{part}:"
     else:
         yield f"for unit in [{expression(container)}[number] for number in {numbers}]:"
-    yield f"    fully_shard(unit, {options})"
+    for names, reshard in calls:
+        yield f"    {_call([_member('unit', name) for name in names], reshard)}"
 
 
 def expression(name: str) -> str:
     """The module of this name, as an expression on ``model``."""
-    found = "model"
+    return _member("model", name)
+
+
+def _member(owner: str, name: str) -> str:
+    found = owner
     for part in name.split(".") if name else []:
         if part.isdigit():
             found += f"[{part}]"
         elif part.isidentifier():
             found += f".{part}"
         else:
-            return f'model.get_submodule("{name}")'
+            return f'{owner}.get_submodule("{name}")'
     return found
 
 

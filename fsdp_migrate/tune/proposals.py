@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fsdp_migrate.tune.sharding_layout import InvalidLayout, Layout, Unit, managed
@@ -85,14 +85,26 @@ def proposals(model: TracedModel, now: Layout, node: int, kind: str = "FSDP2") -
     found = [Proposal(now, "the program's units, as FSDP2 runs them" if kind == "FSDP1" else "what the program does")]
     found += [each for shape in _shapes(now, node) for each in _cuts(model, shape, node)]
     distinct: dict[Layout, Proposal] = {}
+    # FSDP1 has no such units.
+    usual = _apart(model, now) if kind == "FSDP2" else frozenset()
     for each in found:
         try:
             managed(model, each.layout)
         except InvalidLayout:
             # Parameters that parts share: fully_shard would refuse it.
             continue
-        distinct.setdefault(each.layout.renamed(""), each)
+        order = each.order
+        if others := usual ^ _apart(model, each.layout):
+            name = model.modules[min(others)].name
+            order = order or f"sums gradients around {name} in another order, as others use its input too"
+        distinct.setdefault(each.layout.renamed(""), replace(each, order=order))
     return list(distinct.values())
+
+
+def _apart(model: TracedModel, layout: Layout) -> frozenset[int]:
+    """Units that add up the gradients of an input inside before those of its other uses."""
+    when = {place: number for number, place in enumerate(model.order)}
+    return model.parted & {min(unit.modules, key=lambda m: when.get(m, len(when))) for unit in layout.units[:-1]}
 
 
 def _shapes(now: Layout, node: int) -> Iterator[tuple[Layout, str]]:
@@ -139,6 +151,14 @@ def _cuts(model: TracedModel, shape: tuple[Layout, str], node: int) -> Iterator[
     if bare.replicas == 1 and node < bare.shards and bare.shards % node == 0:
         within = tuple(Unit(block.modules, node) for block in blocks)
         yield proposal(f"kept over {node}", within, "second gathers inside a node, for memory of one more shard")
+    pieces = [tuple(_pieces(model, block)) for block in found.blocks]
+    if bare.shards > 1 and max(map(len, pieces)) > 1:
+        *early, end = pieces
+        before = tuple(unit for each in early for unit in each)
+        least = "less is gathered at a time, for more collectives"
+        yield proposal("blocks in parts", (*before, *end), least)
+        kept = tuple(Unit(unit.modules, False) for unit in end)
+        yield proposal("blocks in parts, last whole", (*before, *kept), f"{least}, without second gathers of the last")
     joined = tuple(_joined(model, found.blocks))
     if len(joined) < len(blocks):
         yield proposal("joined blocks", joined, "fewer and larger collectives")
@@ -146,13 +166,40 @@ def _cuts(model: TracedModel, shape: tuple[Layout, str], node: int) -> Iterator[
         yield proposal("two ahead", blocks, "hides longer gathers, two more units gathered", 2)
 
 
+def _pieces(model: TracedModel, block: int) -> Iterator[Unit]:
+    """What runs inside of a block, in that order and as many together as hold half of it; then the rest of it.
+
+    What is small remains with the rest, above all norms: they often share their input with a residual, so that units
+    that begin there change the order of sums.
+    """
+    when = {place: number for number, place in enumerate(model.order)}
+    inside: list[int] = []
+    left, size = list(model.modules[block].children), stored(model, (block,))
+    while left:
+        here = left.pop()
+        if here not in when:
+            left += model.modules[here].children
+        elif stored(model, (here,)) >= max(1, size // 16):
+            inside.append(here)
+    if len(inside) > 1:
+        yield from map(Unit, _together(model, sorted(inside, key=when.__getitem__), size // 2, 8))
+    own = model.below(block).difference(*(model.below(place) for place in inside))
+    if len(inside) < 2 or any(own & set(parameter.places) for parameter in model.parameters):
+        yield Unit((block,))
+
+
 def _joined(model: TracedModel, blocks: tuple[int, ...]) -> Iterator[Unit]:
     """Neighbours together: small ones up to :data:`_JOINED`, larger ones by two."""
     limit = max(_JOINED, 2 * max(stored(model, (block,)) for block in blocks))
+    yield from map(Unit, _together(model, blocks, limit, 8))
+
+
+def _together(model: TracedModel, places: Sequence[int], limit: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Neighbours, as long as they hold no more bytes than ``limit`` and are no more than ``most``."""
     group: list[int] = []
-    for block in blocks:
-        if group and (stored(model, (*group, block)) > limit or len(group) == 8):
-            yield Unit(tuple(group))
+    for place in places:
+        if group and (stored(model, (*group, place)) > limit or len(group) == most):
+            yield tuple(group)
             group = []
-        group.append(block)
-    yield Unit(tuple(group))
+        group.append(place)
+    yield tuple(group)

@@ -79,13 +79,17 @@ class Event:
 
 @dataclass(frozen=True)
 class TracedModel:
-    """Modules, the root first, parameters and events of one step. ``microbatches``: backwards before one update."""
+    """Modules, the root first, parameters and events of one step. ``microbatches``: backwards before one update.
+
+    ``parted``: modules whose gradients as units are added up apart from those of other users of their inputs.
+    """
 
     modules: tuple[TracedModule, ...]
     parameters: tuple[TracedParameter, ...]
     events: tuple[Event, ...]
     microbatches: int = 1
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    parted: frozenset[int] = frozenset()
 
     @cached_property
     def by_name(self) -> dict[str, int]:
@@ -123,6 +127,7 @@ def traced(values: Mapping[str, Any]) -> TracedModel:
         tuple(Event(*event) for event in values["events"]),
         values.get("microbatches", 1),
         values.get("optimizer", {}),
+        frozenset(values.get("parted", ())),
     )
     return replace(model, events=_with_gradients(model))
 

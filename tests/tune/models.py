@@ -65,6 +65,37 @@ class Shared(Language):
         return self.head(self.norm(x))
 
 
+class Fork(nn.Module):
+    """Reads its input twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.value = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.gate(x)) * self.value(x)
+
+
+class Wide(nn.Module):
+    """A residual around a part that reads its input twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fork, self.out = Fork(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.out(x + self.fork(x))
+
+
+class Residual(Language):
+    """With such blocks. The first one's input has no gradient of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Wide() for _ in range(3))
+        self.embedding.requires_grad_(False)
+
+
 class Mlp(nn.Module):
     """Layers of several widths, none of which two or three ranks divide evenly."""
 
@@ -95,6 +126,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "tied": lambda: Language(tied=True),
     "shared": Shared,
     "frozen": frozen,
+    "wide residual": Residual,
     "recomputed inside": lambda: Language(inside=True),
     "recomputed outside": lambda: Language(outside=True),
 }

@@ -17,13 +17,13 @@ from fsdp_migrate.tune.proposals import proposals
 from fsdp_migrate.tune.replay import replay
 from tests.pool import Pool
 from tests.sampling import every
-from tests.tune.models import MODELS, Block, Counts, batch, built, loss_of, recorded
+from tests.tune.models import MODELS, Block, Counts, Wide, batch, built, loss_of, recorded
 
 STEPS = 5
 
 
 def fsdp1(name: str) -> Any:
-    policy = ModuleWrapPolicy({torch.nn.Linear} if name == "mlp" else {Block})
+    policy = ModuleWrapPolicy({torch.nn.Linear} if name == "mlp" else {Block, Wide})
     return FSDP1(built(name), auto_wrap_policy=policy, device_id=torch.device("cpu"), use_orig_params=True)
 
 
@@ -79,8 +79,8 @@ def test_every_proposal_trains_as_fsdp1_and_is_what_was_worked_out(pool: Pool, n
             books = replay(found.model, each.layout)
             said = [dict(books.counts), dict(books.moved), books.peaks["gathered"], books.peaks["communicated"]]
             assert counted == said, each.layout.name
-            assert losses == by_rank["FSDP1"], each.layout.name
-            assert each.order == "", "sums of two numbers have one order"
+            # Sums over two ranks have one order, and others are announced.
+            assert (losses == by_rank["FSDP1"]) or each.order, each.layout.name
 
 
 @pytest.mark.parametrize("name", every(3, MODELS))

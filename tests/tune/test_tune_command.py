@@ -155,5 +155,24 @@ def test_machines_come_from_files(tmp_path: Path) -> None:
             machine(str(file))
 
 
+def test_a_machine_is_measured_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    file = tmp_path / "ours.toml"
+    assert main(["preflight", "--measure", str(file), *COMMAND[:-1]]) == 0
+    assert capsys.readouterr().out == file.read_text(encoding="utf-8")
+    ours = machine(str(file))
+    assert (ours.name, ours.node, ours.overlaps) == ("measured", 2, False)
+    assert ours.flops.keys() == {"float32", "bfloat16"}
+    # A cable takes longer than a nanosecond, and no CPU computes as fast as a GPU.
+    assert 1e8 < ours.flops["float32"] < 1e14
+    assert 1e-6 < ours.inside.latency < 10
+    assert 1e5 < ours.inside.bandwidth < 1e13
+    one = [word if word != "2" else "1" for word in COMMAND[:-1]]
+    assert main(["preflight", "--measure", str(file), *one]) == 2
+    assert "links are measured between ranks: start two or more" in capsys.readouterr().err
+
+
 def test_known_machines_say_what_they_were_taken_from() -> None:
     assert all(each.source and each.memory and each.flops for each in known().values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -38,6 +39,8 @@ class Timeline:
         self._hooks: Any = None
         self._calls = 0
         self._open: list[int] = []
+        self._watched: list[tuple[int, Any]] = []
+        self._parted: set[int] = set()
         self._forwards = 0
         self._is_over = False
         devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
@@ -100,6 +103,7 @@ class Timeline:
             ],
             "parameters": [each.as_tuple() for each in self._parameters],
             "events": self._events,
+            "parted": sorted(self._parted),
             "microbatches": max(1, self._forwards),
         }
 
@@ -145,6 +149,8 @@ class Timeline:
             passed = _Watch.apply(self, place, call, *(leaves[n] for n in grads))  # type: ignore[no-untyped-call]
             for number, leaf in zip(grads, passed, strict=True):
                 leaves[number] = leaf
+            if passed[0].grad_fn is not None:
+                self._watched.append((place, passed[0].grad_fn))
             return tree_unflatten(leaves, spec)
 
         return hook
@@ -156,6 +162,9 @@ class Timeline:
             call = self._open.pop()
             # A recomputation ends as soon as it has what it needs, by an exception.
             self._note("stop" if sys.exc_info()[0] is not None else "exit", place, call)
+            if place == 0 and not self._open:
+                self._parted |= _parted(output, self._watched)
+                self._watched.clear()
             if torch.is_grad_enabled() and not self._is_over:
 
                 def before(gradient: torch.Tensor) -> None:
@@ -222,6 +231,28 @@ class _Saved:
         self._users[key] -= 1
         if not self._users[key]:
             self.alive -= size
+
+
+def _parted(output: Any, watched: list[tuple[int, Any]]) -> set[int]:
+    """The modules of which an input is used elsewhere too, and more than once inside.
+
+    FSDP2 adds up the gradients of all uses inside of a unit first, and then those of the others.
+    """
+    uses: Counter[tuple[Any, int]] = Counter()
+    left = [leaf.grad_fn for leaf in _tensors(output) if leaf.grad_fn is not None]
+    seen = set(left)
+    while left:
+        for edge in left.pop().next_functions:
+            uses[edge] += 1
+            if edge[0] is not None and edge[0] not in seen:
+                seen.add(edge[0])
+                left.append(edge[0])
+    return {
+        place
+        for place, node in watched
+        for number, edge in enumerate(node.next_functions)
+        if uses[edge] > 1 and uses[node, number] > 1
+    }
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
