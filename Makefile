@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all mutate metamorphic fuzz flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site dist picture bench bench-report bench-verify clean help
+.PHONY: demo test test-all mutate metamorphic fuzz flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site dist picture bench bench-gpu bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
@@ -33,6 +33,7 @@ help:
 	@echo "make picture     draw the README's picture from what verify prints now"
 	@echo "make bench-verify  time a training step with and without the recorder of verify"
 	@echo "make bench       time steps and checkpoints, count collectives and measure memory under FSDP1, FSDP2 and the shim"
+	@echo "make bench-gpu   the same, layouts of tune included, on this machine's GPUs with NCCL, as JSON"
 	@echo "make bench-report  time a browser that opens a report of 1,000 findings"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -140,6 +141,12 @@ bench-verify: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/training_costs.py --output benchmarks/training_costs.json
+	$(BIN)/python benchmarks/tuned.py --output benchmarks/tuned.json
+
+bench-gpu: $(STAMP)
+	$(BIN)/python benchmarks/tuned.py --device cuda --layers 8 --width 1024 --length 512 --vocabulary 8192 --output benchmarks/tuned_cuda.json
+	$(BIN)/python benchmarks/tune_memory.py --device cuda --output benchmarks/tune_memory_cuda.json
+	$(BIN)/python benchmarks/training_costs.py --device cuda --variants fp32,bf16,bf16-offload --rounds 12 --output benchmarks/training_costs_cuda.json
 
 bench-report: $(STAMP)
 	$(BIN)/python benchmarks/report_opening.py --output benchmarks/report_opening.json

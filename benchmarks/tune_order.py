@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.conditions import conditions
+from benchmarks.delayed import Delayed
 from benchmarks.llama import Llama, Shape
 from benchmarks.ranks import on_all_ranks
 from fsdp_compat.preflight.timeline import Timeline
@@ -43,7 +43,6 @@ from fsdp_migrate.tune.traced_model import traced
 
 LINKS = {"latency": Link(1e9, 2e-2), "bandwidth": Link(6e6, 3e-4)}
 CLOCKS = ("wall", "own")
-_SHARES = {"allgather_base": 1, "reduce_scatter_base": 1, "allreduce": 2}
 
 
 def llama(vocabulary: int) -> Callable[[], nn.Module]:
@@ -60,33 +59,6 @@ def uneven() -> nn.Module:
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"llama": llama(512), "large ends": llama(4096), "uneven": uneven}
-
-
-class Delayed(TorchDispatchMode):
-    """Collectives take as long as over a link."""
-
-    def __init__(self, link: Link) -> None:
-        super().__init__()
-        self._link = link
-        self.seconds = 0.0
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        name = str(func)
-        passes = next((n for part, n in _SHARES.items() if name.startswith("c10d.") and part in name), 0)
-        if not passes:
-            return func(*args, **(kwargs or {}))
-        began, busy = time.perf_counter(), time.process_time()
-        result = func(*args, **(kwargs or {}))
-        # The larger side is the whole tensor; the group is the first argument that is not a tensor.
-        tensors = [each for arg in args[:2] for each in (arg if isinstance(arg, (list, tuple)) else [arg])]
-        amount = max(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
-        ranks = next(dist.ProcessGroup.unbox(arg).size() for arg in args if isinstance(arg, torch.ScriptObject))
-        wanted = self._link.latency + amount * passes * (ranks - 1) / ranks / self._link.bandwidth
-        time.sleep(max(0.0, began + wanted - time.perf_counter()))
-        self.seconds += wanted - (time.process_time() - busy)
-        return result
 
 
 def tokens() -> torch.Tensor:

@@ -54,6 +54,21 @@ def test_the_page_about_tune_says_what_was_measured() -> None:
     assert found["right"]["own"] >= 0.95 * found["pairs"]
 
 
+def test_tuned_layouts_are_smaller_than_fsdp1_and_no_slower() -> None:
+    found = json.loads((MEASURED[0].parent / "tuned.json").read_text())
+    page = (MEASURED[0].parents[1] / "docs/tune.md").read_text()
+    assert [run["ranks"] for run in found["runs"]] == [2, 4]
+    for run in found["runs"]:
+        tuned = run["programs"]["tuned"]
+        assert tuned["peak_to_fsdp1"] <= 0.93
+        assert tuned["own_to_fsdp1"] <= 1
+        assert tuned["moved"] <= run["programs"]["fsdp1"]["moved"]
+        assert (run["said"]["collectives"], run["said"]["moved"]) == (tuned["collectives"], tuned["moved"])
+        row = f"| {run['ranks']} | {run['layout']} | {tuned['collectives']} |"
+        assert row in page
+    assert all(row["same_losses"] for row in found["runs"][0]["programs"].values())
+
+
 def test_as_many_all_gathers_are_in_flight_as_under_fsdp1() -> None:
     found = measured(Shape(3, 16, 8, 1), "cpu", 2)
     assert found["without"]["in_flight"] == {name: [0, 0, 0] for name in ("fsdp1", "native", "shim")}
