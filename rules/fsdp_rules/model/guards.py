@@ -29,6 +29,8 @@ DDP = re.compile(r"(?<!not )\b(is_|use_)?ddp\b", re.IGNORECASE)
 
 #: What people call the switch for FSDP, or the function that asks whether a model is of its class.
 SWITCH = re.compile(r"^(is_|use_|using_|enable_|with_)?fsdp(_enabled|_used)?$", re.IGNORECASE)
+#: What every model is, wrapped or not.
+BASES = frozenset({"torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module", "builtins.object"})
 
 
 class Guard(enum.Enum):
@@ -285,4 +287,6 @@ def _says(test: cst.BaseExpression, texts: set[str], file: File) -> bool | None:
         return None
     names = test.args[1].value
     classes = [entry.value for entry in names.elements] if isinstance(names, cst.Tuple) else [names]
+    if any(file.resolved(entry) in BASES for entry in classes):
+        return None
     return any(file.fsdp1(entry) == FSDP or (dotted(entry) or "").endswith("FSDPModule") for entry in classes)
