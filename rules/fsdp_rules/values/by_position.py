@@ -133,7 +133,8 @@ def facts_of(
                 one.kind is not Kind.OTHER_WRAPPER and _is_other(one, machine, gives) for one in held
             ):
                 joined[path].add(position_of(at, lines[path]))
-            if held and wrapped.whole.isdisjoint(held) and all(_is_of_tree(one) for one in held):
+            plain_held = (one.kind is Kind.INSTANCE and isinstance(one.data[0], Class) for one in held)
+            if held and wrapped.whole.isdisjoint(held) and all(plain_held):
                 plain[path].add(position_of(at, lines[path]))
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(position_of(at, lines[path]))
@@ -209,10 +210,6 @@ def _of_ranks(machine: Interpreter, lines: Mapping[str, list[bytes]]) -> dict[Tr
     cells = rank_cells(machine, lines)
     seeded, built = rank_seeded(machine, cells)
     return {"ranked": rank_values(machine, cells), "rank_seeded": seeded, "rank_built": built}
-
-
-def _is_of_tree(one: Obj) -> bool:
-    return one.kind is Kind.INSTANCE and isinstance(one.data[0], Class)
 
 
 def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
