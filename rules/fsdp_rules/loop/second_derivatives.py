@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable, last_name, literal_bool
+from fsdp_rules.file.expressions import is_repeatable, last_name, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.model.passes import backwards_after, forwards_before, may_run_between
@@ -188,8 +188,17 @@ def _is_in_forward(call: cst.Call, file: File) -> bool:
         and literal_bool(file.value(given)) is not False
         and function is not None
         and function.name.value == "forward"
+        and not _is_by_weights(call, file)
         and any(one.get("sharding_strategy") != frozenset({"ShardingStrategy.NO_SHARD"}) for one in wraps)
     )
+
+
+def _is_by_weights(call: cst.Call, file: File) -> bool:
+    """Whether the gradient is with respect to what is made of the module's own weights, and passes through no unit."""
+    named = [name for argument in call.args[1:2] for name in names_in(argument)]
+    bound = [one for name in named for one in file.bindings.found.get((file.scope(name), name.value), [])]
+    made = [*named, *(name for one in bound for name in names_in(one.statement))]
+    return any(one.value == "self" for one in made)
 
 
 def _builds_graph(call: cst.Call, file: File) -> bool:

@@ -166,17 +166,18 @@ def test_a_method_that_builds_the_graph_is_followed_to_the_backward() -> None:
 
 @pytest.mark.parametrize("to", ["native", "shim"])
 @pytest.mark.parametrize(
-    ("graph", "strategy", "found"),
+    ("by", "graph", "strategy", "found"),
     [
-        ("create_graph=True", "FULL_SHARD", ["manual"]),
-        ("create_graph=self.training", "SHARD_GRAD_OP", ["manual"]),
-        ("create_graph=self.training", "NO_SHARD", []),
-        ("create_graph=False", "FULL_SHARD", []),
-        ("retain_graph=True", "FULL_SHARD", []),
+        ("place", "create_graph=True", "FULL_SHARD", ["manual"]),
+        ("place", "create_graph=self.training", "SHARD_GRAD_OP", ["manual"]),
+        ("place", "create_graph=self.training", "NO_SHARD", []),
+        ("place", "create_graph=False", "FULL_SHARD", []),
+        ("place", "retain_graph=True", "FULL_SHARD", []),
+        ("(weight,)", "create_graph=True", "FULL_SHARD", []),
     ],
 )
 def test_a_forward_that_differentiates_trained_wrongly_under_fsdp1(
-    graph: str, strategy: str, found: list[str], to: str
+    by: str, graph: str, strategy: str, found: list[str], to: str
 ) -> None:
     source = f"""
 import torch
@@ -189,7 +190,8 @@ class Field(torch.nn.Module):
 
     def forward(self, place):
         energy = self.net(place).sum()
-        return energy, -torch.autograd.grad(energy, place, {graph})[0]
+        weight = self.net.weight * 1.0
+        return energy, -torch.autograd.grad(energy, {by}, {graph})[0]
 
 def train(batches, optimizer):
     model = FSDP(Field(), sharding_strategy=ShardingStrategy.{strategy})
