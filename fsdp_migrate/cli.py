@@ -41,7 +41,7 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate explain FSDP102         explain one rule, with an example
   fsdp-migrate status                  show how far a project is
   fsdp-migrate next                    show the next place to do by hand
-  fsdp-migrate done ID                 check that one, and say what remains
+  fsdp-migrate done ID                 check it and show what remains
   fsdp-migrate skill --write           lay out a skill for coding agents
   fsdp-migrate trace -- torchrun ...   record what a run shows to rewrite
   fsdp-migrate verify -- torchrun ...  prove that your run trains the same
@@ -99,7 +99,7 @@ def entry_point() -> None:
     if sys.stdout is None or sys.stderr is None:
         # Python has no stream for a descriptor that the caller has closed.
         if sys.stderr is not None:
-            click.echo("Error: standard output is closed, so that there is no place for an answer", err=True)
+            click.echo("Error: standard output is closed, so the result cannot be written", err=True)
         sys.exit(FAILURE)
     if sys.stdin is None:
         # An empty one in its place, also for the commands that are started.
@@ -119,7 +119,7 @@ def entry_point() -> None:
 
 def _unsaid(error: OSError) -> int:
     """Standard output is full, for example: an answer that nobody got must not pass for one."""
-    click.echo(f"Error: could not write the answer: {error.strerror or error}", err=True)
+    click.echo(f"Error: could not write the result: {error.strerror or error}", err=True)
     # Python writes what is left when it ends, and would fail once more.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILURE

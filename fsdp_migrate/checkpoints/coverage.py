@@ -31,7 +31,7 @@ def union(boxes: Sequence[Box]) -> int:
     same = [dim for dim, extents in enumerate(zip(*boxes, strict=True)) if len(set(extents)) == 1]
     cut = [dim for dim in range(len(boxes[0]) if boxes else 0) if dim not in set(same)]
     if len(cut) > _MOST_DIMENSIONS:
-        raise BadCheckpoint(f"a tensor that is cut along {len(cut)} dimensions, of {_MOST_DIMENSIONS} at most")
+        raise BadCheckpoint(f"a tensor that is cut along {len(cut)} dimensions (at most {_MOST_DIMENSIONS})")
     around = chunk_size([boxes[0][dim] for dim in same])
     return around * _Counting().volume(list(dict.fromkeys(tuple(one[dim] for dim in cut) for one in boxes)), 0)
 
@@ -57,6 +57,6 @@ class _Counting:
                 place += 1
             self._steps += 1 + len(active)
             if self._steps > _MOST_STEPS:
-                raise BadCheckpoint("a tensor in pieces that overlap in too many ways to be checked")
+                raise BadCheckpoint("a tensor whose pieces overlap in too many ways to check")
             covered += (following - cut) * self.volume(active, dim + 1)
         return covered

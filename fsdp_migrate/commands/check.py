@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 _HELP = """Fail if PATH... still has FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
 
-PATH is a Python file, a Jupyter notebook, a checkpoint or one of its files, or a directory with any of these; what is
-in a file decides, not its name. Name every directory of a project in one call: a wrapped model is followed from file
-to file. Under a directory, files that git ignores are skipped. torch need not be installed, and a checkpoint costs no
-more than its metadata, however large it is: no tensor is read, and no pickle is run.
+PATH is a Python file, a Jupyter notebook, a checkpoint or one of its files, or a directory with any of these. The
+content of a file decides, not its name. Name every directory of a project in one call: a wrapped model is followed
+from file
+to file. Under a directory, files that git ignores are skipped. torch need not be installed, and of a checkpoint only
+the metadata is read, however large it is: no tensor is read, and no pickle is run.
 
 \b
   fsdp-migrate check                                fails while FSDP1 remains
@@ -55,7 +56,7 @@ Levels, each of which includes the ones below it:
   info    nothing to do, worth knowing; shown, and fails only if asked for
   safe    FSDP1 code that rewrite moves with the same numbers (the default)
   review  FSDP1 code that rewrite moves on an assumption
-  manual  to be done by hand, and checkpoints that must be converted
+  manual to be done by hand, and checkpoints that must be converted
 
 \b
 Formats:
@@ -72,10 +73,10 @@ Exit code:
   1  findings
   2  it could not run, or a path could not be checked
 
-What a run says of the sources is kept in your cache folder, and said again while none of them, and no option, has
-changed; --no-cache works it out again.
+The results for the sources are kept in your cache folder and reused while no source and no option has changed;
+--no-cache computes them again.
 Without PATH, the current directory is checked. Defaults for --select, --ignore, --to, --helpers, --torch, --jobs,
---min-level and --baseline can be set in pyproject.toml under [tool.fsdp-migrate], and there alone exclude,
+--min-level and --baseline can be set in pyproject.toml under [tool.fsdp-migrate], where you can also set exclude,
 extend-exclude, include and per-file-ignores.
 A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 `fsdp-migrate rules FSDP203` explains one.
@@ -118,14 +119,14 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option(
     "--since",
     metavar="REV",
-    help="Also name edits since this commit, anywhere in the repository, that weaken what shows that the migration "
+    help="Also name edits since this commit, anywhere in the repository, that weaken the proof that the migration "
     "is right: deleted asserts, skipped tests, fewer steps, other seeds, silenced findings.",
 )
 @click.option("--digests", is_flag=True, help="Read the tensors of checkpoints too, and compare their CRC-32.")
 @click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
 @click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
 @TRACE
-@click.option("--no-cache", is_flag=True, help="Work everything out again, and keep nothing for the next run.")
+@click.option("--no-cache", is_flag=True, help="Compute everything again, and keep nothing for the next run.")
 @STDIN_FILENAME
 @JOBS
 @QUIET
@@ -209,7 +210,7 @@ def _edits(rev: str, path: Path) -> tuple[Finding, ...]:
     there = path.resolve()
     root = git.repository(there if there.is_dir() else there.parent)
     if root is None:
-        raise click.UsageError("--since compares with a commit, and this is not a git repository")
+        raise click.UsageError("--since needs a commit to compare with, and this is not a git repository")
     try:
         return tuple(edits_since(root, rev))
     except git.GitError as error:

@@ -13,8 +13,8 @@ from fsdp_migrate.commands.options import FORMAT, Named
 _INSPECT_HELP = """Show what the checkpoints at or under PATH contain, and the code that loads them into FSDP2.
 
 PATH is a file of torch.save or safetensors, or a folder: of torch.distributed.checkpoint, of a file per rank, or one
-that has such folders in it. Nothing is loaded: no tensor is read and no pickle is run, so that a large checkpoint is as
-quick as a small one, and a hostile one harmless. torch need not be installed.
+that has such folders in it. Nothing is loaded: no tensor is read and no pickle is run, so a large checkpoint is as
+fast as a small one, and a malicious one is harmless. torch need not be installed.
 
 \b
   fsdp-migrate checkpoint inspect out/step_1000
@@ -30,13 +30,13 @@ Exit code:
 
 _CONVERT_HELP = """Convert checkpoint SRC to DST, in a format that FSDP2 loads.
 
-One process does it, without a process group, a GPU or the model's code: it reads one tensor after the other, so that
-memory for two of the largest is enough. No pickle is run. SRC is only read. DST must not be there yet; it appears when
-all of it has been written, read again and compared with SRC, and not before.
+It runs in one process, without a process group, a GPU or the model's code. It reads one tensor at a time, so memory
+for two of the largest is enough. No pickle is run. SRC is only read. DST must not exist yet. It appears only after
+everything has been written, read again and compared with SRC.
 
 \b
   --to dcp          a folder of torch.distributed.checkpoint (needs torch)
-  --to safetensors  the model alone, as Hugging Face's libraries store it
+  --to safetensors  only the model, as Hugging Face's libraries store it
   --to full         one file, for torch.load (needs torch)
 
 \b
@@ -44,34 +44,34 @@ all of it has been written, read again and compared with SRC, and not before.
   fsdp-migrate checkpoint convert out/step_1000 model --to safetensors
   fsdp-migrate checkpoint convert --dry-run out/step_1000 all.pt --to full
 
-Flat parameters (LOCAL_STATE_DICT) need --template, as neither names nor shapes are in them: a state dict of the model,
-or a JSON of name and shape in the order of model.named_parameters(). Where rank files contain the order, any
-safetensors of the model, or an optimizer keyed by name beside them, is enough. optimizer.state_dict() needs --groups:
+Flat parameters (LOCAL_STATE_DICT) need --template, because they contain neither names nor shapes: a state dict of the
+model, or a JSON of name and shape in the order of model.named_parameters(). Where rank files contain the order, any
+safetensors of the model, or an optimizer keyed by name next to them, is enough. optimizer.state_dict() needs --groups:
 its keys are numbers.
 
---names renames the tensors of safetensors: from a JSON file {"old": "new", ...}, or by your own function, which is
-imported from where you start the command and called with each name.
+--names renames the tensors of safetensors: from a JSON file {"old": "new", ...}, or with your own function, which is
+imported from the current directory and called with each name.
 
-Differences from the source (wrapper prefixes in names, for example) are printed. A key that cannot be converted stops
-it with the reason, and --leave-out KEY continues without it.
+Differences from the source (wrapper prefixes in names, for example) are printed. If a key cannot be converted, the
+command stops with the reason; --leave-out KEY continues without it.
 
 \b
 Exit code:
   0  written, or with --dry-run: could be
   2  not written
 """
-_VERIFY_HELP = """Read all tensors of the checkpoints at or under PATH, and compare them with their digests.
+_VERIFY_HELP = """Read all tensors of the checkpoints at or under PATH and compare them with their digests.
 
 These are the CRC-32 that torch.save keeps of each storage, in its files and in those of torch.distributed.checkpoint,
-and the SHA-256 of each tensor in the manifest that `checkpoint convert` writes. Safetensors have digests in a manifest
-alone. Nothing is unpickled.
+and the SHA-256 of each tensor in the manifest that `checkpoint convert` writes. Safetensors have digests only in a
+manifest. Nothing is unpickled.
 
 \b
   fsdp-migrate checkpoint verify out/step_1000
 
 \b
 Exit code:
-  0  all that has a digest is as it was written
+  0  everything with a digest is as it was written
   1  something is not, or is incomplete
   2  it could not be read, there is no checkpoint, or one has no digests
 """

@@ -11,7 +11,7 @@ import click
 def lsp() -> int:
     """Run a language server on standard input and output: diagnostics, quick fixes, and rule pages on hover.
 
-    An editor starts it by itself, see docs/editors.md. It needs the extra [lsp] of fsdp-migrate.
+    An editor starts it, see docs/editors.md. It needs the extra [lsp] of fsdp-migrate.
     """
     try:
         from fsdp_migrate.lsp.server import server

@@ -31,7 +31,7 @@ def mcp() -> int:
     """Run a server of the Model Context Protocol on standard input and output, for coding agents.
 
     Its tools are commands of fsdp-migrate (check, rewrite, next, done, status, explain, verify) with their options,
-    and answer with the JSON of these commands. A client starts it by itself, see docs/agents.md. It needs the extra
+    and answer with the JSON of these commands. A client starts it, see docs/agents.md. It needs the extra
     [mcp] of fsdp-migrate.
     """
     try:
@@ -101,7 +101,9 @@ def _input(command: click.Command) -> dict[str, Any]:
     required = [name for name, param in params.items() if param.required]
     properties = {name: _schema(param) for name, param in params.items()}
     if "command" in params:
-        properties["command"]["description"] = "The words that start the training, as [torchrun, train.py]."
+        properties["command"]["description"] = (
+            "The words of the command that starts the training, such as [torchrun, train.py]."
+        )
     more = {"directory": _DIRECTORY}
     return {"type": "object", "properties": properties | more, "required": required, "additionalProperties": False}
 

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.handed_out import Record
 
-_NEXT_HELP = """Show the most important place under PATH... that is left to do by hand, and all that is needed to do it.
+_NEXT_HELP = """Show the most important place under PATH... that is left to do by hand, with everything needed to do it.
 
-Shown are its id, the source around it, where the model is wrapped, what the rule says of FSDP1 and FSDP2, and the
-command that shows that it is done: at most 6,000 bytes, some 2,000 tokens. The id does not change while code around it
+The output has its id, the source around it, where the model is wrapped, what the rule says about FSDP1 and FSDP2, and
+the command that shows that it is done. It is at most 6,000 bytes, about 2,000 tokens. The id does not change while
+code around it
 moves.
 
 \b
   fsdp-migrate next                 one place, the most important first
   fsdp-migrate next --format json   the same for programs
-  fsdp-migrate done ID              check that one, and say what remains
+  fsdp-migrate done ID              check it and show what remains
 
 \b
 Exit code:
@@ -37,10 +38,11 @@ Exit code:
   2  it could not run, or a path could not be checked
 """
 
-_DONE_HELP = """Check one place that fsdp-migrate next has shown, by its ID, and say what remains.
+_DONE_HELP = """Check one place that fsdp-migrate next has shown, by its ID, and show what remains.
 
-It is done when its finding is gone, no other of its rule has come into the file since, and no edit of the file hides it
-or weakens what shows that it is right (deleted asserts, ignore comments, fewer steps: as check --since names them).
+It is done when its finding is gone, the file has no new finding of the same rule, and no edit of the file hides the
+finding or weakens the proof that it is right (deleted asserts, ignore comments, fewer steps, as check --since names
+them).
 
 \b
 Exit code:
@@ -159,7 +161,7 @@ def _keep(base: Path, item: Item, items: list[Item], paths: tuple[str, ...]) -> 
     try:
         HandedOut(project_root(base)).keep(item.id, record)
     except (Damaged, OSError) as error:
-        raise click.ClickException(f"could not keep what done needs: {error}") from error
+        raise click.ClickException(f"could not store the data that done needs: {error}") from error
 
 
 def _sources(item: Item | None) -> dict[str, bytes]:
@@ -194,10 +196,10 @@ def _reasons(wanted: str, record: Record, items: list[Item], base: Path) -> list
         if item.id == wanted and count_alike(items, item) >= record.alike:
             reasons.append(f"{where} {rule} {finding.text}")
         elif item.id not in record.open and item.path == record.path and finding.rule == rule:
-            reasons.append(f"{where} {rule} {finding.text} (its line is another now: {item.id})")
+            reasons.append(f"{where} {rule} {finding.text} (its line has changed: {item.id})")
     file = base / record.path
     if not file.exists():
-        return [*reasons, f"{record.path} is not there any more: if it moved, run fsdp-migrate next again"]
+        return [*reasons, f"{record.path} no longer exists: if it moved, run fsdp-migrate next again"]
     for edit in weakened_between(record.path, record.source, _read(file)):
         reasons.append(f"{record.path}:{edit.line} {edit.rule} {edit.message}")
     return reasons

@@ -47,24 +47,22 @@ FORMAT = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="For people, or for programs, by the schemas in fsdp_migrate/schemas.",
+    help="Text for people, or JSON for programs, with the schemas in fsdp_migrate/schemas.",
 )
 
 CPU = click.option(
     "--cpu",
     is_flag=True,
-    help="On a machine without a GPU: let the CPU answer for CUDA, and gloo for NCCL (docs/cpu.md).",
+    help="On a machine without a GPU: use the CPU for CUDA and gloo for NCCL (docs/cpu.md).",
 )
 
-QUIET = click.option("-q", "--quiet", "verbosity", flag_value="quiet", help="Print the summary and errors alone.")
+QUIET = click.option("-q", "--quiet", "verbosity", flag_value="quiet", help="Print only the summary and errors.")
 VERBOSE = click.option(
-    "-v", "--verbose", "verbosity", flag_value="verbose", help="Print every finding by itself, and the settings."
+    "-v", "--verbose", "verbosity", flag_value="verbose", help="Print every finding separately, and the settings."
 )
 
 
-STATS = click.option(
-    "--stats", "verbosity", flag_value="stats", help="Print the number of findings of each rule alone."
-)
+STATS = click.option("--stats", "verbosity", flag_value="stats", help="Print only the number of findings of each rule.")
 
 
 def _evidence(context: click.Context, option: click.Parameter, value: str | None) -> Evidence | None:
@@ -83,7 +81,7 @@ TRACE = click.option(
     callback=_evidence,
     type=Named(),
     shell_complete=complete_files,
-    help="What a run showed, as fsdp-migrate trace has recorded it: it decides where the code alone does not.",
+    help="A record of fsdp-migrate trace, used where the code alone is not enough.",
 )
 
 
@@ -91,7 +89,7 @@ STDIN_FILENAME = click.option(
     "--stdin-filename",
     metavar="FILE",
     shell_complete=complete_files,
-    help="With the PATH -: the name of the file that standard input has.",
+    help="With PATH -: the file name for standard input.",
 )
 
 
@@ -123,7 +121,7 @@ _RULES: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--select", metavar="RULES", multiple=True, help="Only these rules: ids or prefixes, separated by commas."
     ),
-    click.option("--ignore", metavar="RULES", multiple=True, help="All but these rules."),
+    click.option("--ignore", metavar="RULES", multiple=True, help="All rules except these."),
     click.option(
         "--helpers",
         type=click.Choice(HELPERS),
@@ -134,7 +132,7 @@ _RULES: tuple[Callable[[Any], Any], ...] = (
         "--torch",
         metavar="RELEASE",
         callback=_release,
-        help="The least torch that the code has to run on, e.g. 2.13 (default: what the project requires).",
+        help="The oldest torch that the code must run on, e.g. 2.13 (default: what the project requires).",
     ),
 )
 
@@ -215,7 +213,7 @@ def writable(name: str, option: str) -> Path:
     there = real(file)
     if there.suffix in (*SUFFIXES, *SHELL_SUFFIXES) and os.path.lexists(there):
         link = f", a link to {there}" if file.is_symlink() else ""
-        raise click.UsageError(f"{option} {name}{link}: a source, which would be lost: choose another name")
+        raise click.UsageError(f"{option} {name}{link}: a source file, which would be overwritten: choose another name")
     return file
 
 

@@ -10,11 +10,10 @@ import click
 
 from fsdp_migrate.commands.options import FORMAT, Named, complete_files
 
-_HELP = """Look at model and optimizer where the first step would begin, and stop there.
+_HELP = """Inspect model and optimizer just before the first step, and stop there.
 
-COMMAND is how you start the training, torchrun included. It runs as it is up to the first optimizer step, with nothing
-of the program changed. Printed are the units with their bytes, dtypes and ranks, and what is suspicious, each with its
-cure.
+COMMAND is how you start the training, torchrun included. It runs unchanged up to the first optimizer step. The output
+shows the units with their bytes, dtypes and ranks, and everything suspicious with its remedy.
 
 \b
   fsdp-migrate preflight -- torchrun --nproc-per-node 2 train.py
@@ -35,11 +34,11 @@ Exit code:
 _ITS_OWN = ("text", "format", "version", "torch", "optimizer")
 
 
-@click.command(help=_HELP, short_help="Look at model and optimizer before the first step.")
+@click.command(help=_HELP, short_help="Inspect model and optimizer before the first step.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @FORMAT
-@click.option("--compare", is_flag=True, help="Also run what rewrite makes of HEAD, and print both, unit by unit.")
-@click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What --compare moves to.")
+@click.option("--compare", is_flag=True, help="Also run the rewritten code of HEAD, and print both, unit by unit.")
+@click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="The target of --compare.")
 @click.option(
     "--measure", metavar="FILE", type=Named(path_type=Path, dir_okay=False), help="Measure the machine into a file."
 )

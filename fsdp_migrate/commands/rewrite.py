@@ -38,8 +38,9 @@ _INTERRUPTED = 130
 
 _HELP = """Rewrite the FSDP1 code under PATH... to FSDP2, in place.
 
-PATH is a Python file, a Jupyter notebook or a directory. In a git repository the files that git knows or does not
-ignore are taken, elsewhere all that no .gitignore excludes. Name every directory of a project in one call: a wrapped
+PATH is a Python file, a Jupyter notebook or a directory. In a git repository, it reads the files that git knows or
+does not ignore; elsewhere, all files that no .gitignore excludes. Name every directory of a project in one call: a
+wrapped
 model is followed from file to file.
 
 Code that cannot be rewritten is never dropped: it is kept, with a TODO above it, and listed.
@@ -60,7 +61,7 @@ Exit code:
   2  it could not run, or a file could not be processed
 
 Without PATH, the current directory is rewritten. Defaults for --select, --ignore, --to, --helpers, --torch and --jobs
-can be set in pyproject.toml under [tool.fsdp-migrate], and there alone exclude, extend-exclude, include and
+can be set in pyproject.toml under [tool.fsdp-migrate], where you can also set exclude, extend-exclude, include and
 per-file-ignores.
 A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 """
@@ -68,7 +69,9 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 
 @click.command(help=_HELP, short_help="Rewrite FSDP1 code to FSDP2.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
-@click.option("--diff", is_flag=True, help="Print a patch and write nothing; and the report to standard error.")
+@click.option(
+    "--diff", is_flag=True, help="Print a patch to standard output and the report to standard error; write nothing."
+)
 @click.option("--to", type=click.Choice(["native", "shim"]), help="FSDP2 itself (default), or imports of fsdp_compat.")
 @click.option(
     "--from",
@@ -76,7 +79,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     type=click.Choice(["fsdp1", "shim"]),
     default="fsdp1",
     show_default=True,
-    help="What the code runs on now: FSDP1, or fsdp_compat.",
+    help="What the code uses now: FSDP1, or fsdp_compat.",
 )
 @rule_options
 @FORMAT
@@ -161,7 +164,7 @@ def rewrite(
     except (NoSuchPath, UnknownRule, settings.SettingsError, NotKept) as error:
         raise click.ClickException(str(error)) from error
     except GitError as error:
-        raise click.ClickException(f"{error}; pass --allow-dirty to write without asking git") from error
+        raise click.ClickException(f"{error}; pass --allow-dirty to write anyway") from error
     except run.Interrupted as interrupt:
         click.echo(
             f"interrupted: {interrupt.written} of {interrupt.total} files were rewritten, each completely", err=True

@@ -11,13 +11,13 @@ from fsdp_migrate.commands.options import FORMAT
 
 _HELP = """Print a SKILL.md that teaches a coding agent the loop of a migration: rewrite, next, edit, done, verify.
 
-The file has the form of agentskills.io, which most agents read. With --write it is laid into the project: into
-.agents/skills, and into .claude/skills where the project has a .claude folder. A file that is there with other content
-is left as it is.
+The file has the form of agentskills.io, which most agents read. With --write, it is written into the project: into
+.agents/skills, and into .claude/skills if the project has a .claude folder. A file that exists with other content is
+not changed.
 
 \b
   fsdp-migrate skill             print it
-  fsdp-migrate skill --write     lay it into this project
+  fsdp-migrate skill --write     write it into this project
 
 \b
 Exit code:
@@ -28,7 +28,7 @@ Exit code:
 _NAME = "fsdp-migrate"
 
 
-@click.command(help=_HELP, short_help="Print or lay out a skill for coding agents.")
+@click.command(help=_HELP, short_help="Print or write a skill for coding agents.")
 @click.option("--write", "writes", is_flag=True, help="Write it into the project instead of printing it.")
 @FORMAT
 def skill(writes: bool, form: str) -> int:
@@ -47,7 +47,8 @@ def skill(writes: bool, form: str) -> int:
     for place in places:
         if place.exists() and place.read_bytes() != text.encode():
             raise click.ClickException(
-                f"{place} is there with other content, and was left: remove it, or compare it with fsdp-migrate skill"
+                f"{place} exists with other content and was not changed: remove it, or compare it with "
+                f"fsdp-migrate skill"
             )
     for place in places:
         try:

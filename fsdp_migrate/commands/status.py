@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.check.ledger import FileState
     from fsdp_migrate.trace.evidence import Evidence
 
-_HELP = """Show how far PATH... is on its way to FSDP2, by folder or by owner.
+_HELP = """Show how far the migration of PATH... is, by folder or by owner.
 
 A file is manual (something is left to do by hand), fsdp1 (a rewrite would move it), shim (it imports fsdp_compat) or
 native. Files that have nothing to do with FSDP are not counted. Nothing is written or changed.

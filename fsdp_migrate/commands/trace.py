@@ -10,19 +10,19 @@ from fsdp_migrate.commands.options import CPU, FORMAT, complete_files, writable
 
 _HELP = """Run a few steps of your training under FSDP1, and record what its code does with sharded models.
 
-COMMAND is how you start the training, torchrun included. It runs as it is, with a recorder in each rank that only the
-environment brings in: nothing of the program changes. The record says for each expression of your code whether it was a
-sharded model, where models are wrapped with which arguments and units, and which lines ran. It has no values of
-tensors, no environment, and of the command line only names of options.
+COMMAND is how you start the training, torchrun included. It runs unchanged, with a recorder in each rank that is
+loaded through the environment. The record says for each expression of your code whether it was a
+sharded model, where models are wrapped with which arguments and units, and which lines ran. It contains no tensor
+values, no environment, and only the names of command-line options.
 
 \b
   fsdp-migrate trace -- torchrun --nproc-per-node 2 train.py
   fsdp-migrate rewrite --trace trace.json .
   fsdp-migrate trace --merge a.json b.json -o trace.json
 
---merge makes one record of several: of a run that trains and one that evaluates and saves, or of the nodes of a run,
-each of which records its own ranks. Every file must be the same in all of them, byte for byte; counts are added. Ranks
-of which there is no record are named.
+--merge makes one record out of several: a run that trains and one that evaluates and saves, or the nodes of a run,
+each of which records its own ranks. Every source file must be the same in all of them, byte for byte; counts are
+added. Ranks without a record are named.
 
 \b
 Exit code:
@@ -35,7 +35,7 @@ Exit code:
 
 @click.command(help=_HELP, short_help="Record what a run under FSDP1 shows.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
-@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Optimizer steps to look at.")
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Optimizer steps to record.")
 @click.option(
     "-o",
     "--output",
@@ -46,7 +46,7 @@ Exit code:
     help="Write the record to this file.",
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop a program that takes longer.")
-@click.option("--merge", is_flag=True, help="The words are records: make one of them.")
+@click.option("--merge", is_flag=True, help="The arguments are records: merge them into one.")
 @CPU
 @FORMAT
 def trace(

@@ -8,17 +8,14 @@ import click
 
 from fsdp_migrate.commands.options import complete_files
 
-_HELP = """Predict what other layouts of FSDP2 would cost, before a step is made.
+_HELP = """Predict the cost of other FSDP2 layouts before the first step.
 
-COMMAND is how you start the training, torchrun included. It runs as it is
-through one forward and backward, with nothing of the program changed. From what
-that shows, gathers, bytes, memory and seconds of each layout are worked out: of
-the program's own, of one unit for each block, of embedding and head as units,
-of no resharding after the forward, of hybrid meshes. Printed are all of them,
-the fastest that fits first, what each is good for, and the code of the best.
+COMMAND is how you start the training, torchrun included. It runs unchanged through one forward and backward. From
+this run, the command computes gathers, bytes, memory and seconds of each layout: the program's own, one unit per
+block, embedding and head as units, no resharding after the forward, and hybrid meshes. It prints all of them, the
+fastest that fits first, with their advantages, and the code of the best one.
 
-No layout changes a loss in fp32, unless its line says that gradients are summed
-in another order.
+No layout changes a loss in fp32, unless its line says that gradients are summed in a different order.
 
 \b
   fsdp-migrate tune -- torchrun --nproc-per-node 2 train.py
@@ -30,17 +27,26 @@ in another order.
 \b
 Exit code:
   0  the program's layout is the best
-  1  another one is, or none fits
+  1  another one is better, or none fits
   2  it could not run
 """
 
 
 @click.command(help=_HELP, short_help="Predict time and memory of other layouts.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
-@click.option("--memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB", help="What a rank may use.")
-@click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Plan for so many, not those that run.")
+@click.option(
+    "--memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB", help="Memory that a rank may use."
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Plan for this number of ranks instead of the running ones.",
+)
 @click.option("--machine", "wanted", metavar="NAME", help="A known machine, or a TOML file. [default: by the device]")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="What forward and backward take now.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="The time that forward and backward take now."
+)
 @click.option("--show", metavar="LAYOUT", help="Print the code of this layout.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")

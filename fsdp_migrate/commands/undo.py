@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 _HELP = """Put back what the last rewrite of PATH... replaced, byte for byte; git is not needed.
 
-Every run that rewrites files keeps what they held, in .fsdp-migrate in the root of the repository (without one, in the
-directory that was rewritten), or in your state folder where the tree is read-only; the last 20 runs are kept.
-Files that you have edited, moved or deleted since are left as they are, and listed.
+Every run that rewrites files keeps the old content in .fsdp-migrate in the root of the repository (without one, in
+the directory that was rewritten), or in your state folder if the tree is read-only. The last 20 runs are kept.
+Files that you have edited, moved or deleted since then are listed and not changed.
 
 \b
   fsdp-migrate undo              take back the last run
@@ -25,8 +25,8 @@ Files that you have edited, moved or deleted since are left as they are, and lis
 
 \b
 Exit code:
-  0  every file of the run holds again what it held before
-  1  some files were edited since, and are left as they are
+  0  every file of the run has its old content again
+  1  some files were edited since, and are not changed
   2  it could not run, or there is nothing to take back
 """
 
@@ -80,7 +80,7 @@ def _lines(run: Run, result: PutBack | None) -> Iterator[str]:
         return
     yield from (f"{file}: put back" for file in result.done)
     for kept in result.left:
-        yield f"{kept.path}: edited since, left as it is; what it held before: gzip -dc {kept.copy}"
+        yield f"{kept.path}: edited since, not changed; to see its old content: gzip -dc {kept.copy}"
     yield f"{count(len(result.done), 'file')} put back, {len(result.left)} left (run {run.number})"
 
 

@@ -13,11 +13,11 @@ from fsdp_migrate.commands.verdicts import report_file, show, show_bisection
 
 _HELP = """Prove on your own training run that the migrated code trains the same, bit for bit.
 
-COMMAND is how you start a few steps of training, torchrun included. It runs as it is, with a recorder in each rank that
-only the environment brings in: nothing of the program changes, and torch is needed where the program runs, not here.
+COMMAND starts a few steps of training, including torchrun. It runs unchanged, with a recorder in each rank that is
+loaded through the environment. The program needs torch; this command does not.
 
 \b
-  HEAD's code against what rewrite makes of it:
+  HEAD's code against its rewrite:
     fsdp-migrate verify -- torchrun --nproc-per-node 2 train.py
   the same against fsdp_compat:
     fsdp-migrate verify --to shim -- torchrun ...
@@ -35,10 +35,10 @@ only the environment brings in: nothing of the program changes, and torch is nee
     fsdp-migrate verify compare OUT1 OUT2
 
 --bisect runs the rewrite again with some edits in their other form (a helper of fsdp_compat, or the FSDP1 code on
-fsdp_compat) and halves them until the smallest set is left, in at most 2 log2(edits) + 4 runs.
+fsdp_compat) and halves them until the smallest set remains, in at most 2 log2(edits) + 4 runs.
 
-The program stops after --steps optimizer steps. Recorded are each rank's data, losses and norms, and each parameter's
-gradient, weight and optimizer state, as digests that do not depend on the sharding.
+The program stops after --steps optimizer steps. The recording has each rank's data, losses and norms, and each
+parameter's gradient, weight and optimizer state, as digests that do not depend on the sharding.
 
 \b
 Exit code:
@@ -70,7 +70,7 @@ def _recording_options(function: Any) -> Any:
         click.option("--seed", type=int, metavar="N", help="Seed all generators when torch is imported."),
         click.option("--deep", is_flag=False, flag_value=1, default=0, type=click.IntRange(min=0), metavar="[N]",
                      help="Also record the inputs and outputs of every module, in the first step or the first N."),
-        click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a run that takes longer."),
+        click.option("--timeout", type=float, metavar="SECONDS", help="Stop a run that takes longer."),
     ):  # fmt: skip
         function = option(function)
     return function
@@ -83,13 +83,13 @@ def verify() -> None:
 
 @verify.command(hidden=True, context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
-@click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="What rewrite moves to.")
-@click.option("--before", metavar="CMD", help="How to start the run before.")
-@click.option("--after", metavar="CMD", help="How to start the run after.")
+@click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="The target of rewrite.")
+@click.option("--before", metavar="CMD", help="The command for the run before.")
+@click.option("--after", metavar="CMD", help="The command for the run after.")
 @click.option("--before-dir", metavar="DIR", type=Named(path_type=Path, exists=True, file_okay=False))
 @click.option("--after-dir", metavar="DIR", type=Named(path_type=Path, exists=True, file_okay=False))
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
-@click.option("--repeat/--no-repeat", default=True, help="Run before twice, to measure noise (default: yes).")
+@click.option("--repeat/--no-repeat", default=True, help="Run the code before twice to measure noise (default: yes).")
 @click.option(
     "--report",
     metavar="FILE",
@@ -103,27 +103,31 @@ def verify() -> None:
     metavar="PATH",
     shell_complete=complete_files,
     multiple=True,
-    help="Show what git does not have (data) in the copies.",
+    help="Link files that git does not have (data) into the copies.",
 )
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 @click.option(
     "--feed",
     is_flag=True,
-    help="Where the two differ, run after again, each module fed the inputs that "
-    "it had before: what differs then, differs by itself (implies --deep).",
+    help="If the two differ, run the code after again and feed each module the inputs that it had before, to find "
+    "the modules that differ by themselves (implies --deep).",
 )
 @click.option(
     "--resume",
     type=click.IntRange(min=1),
     metavar="STEP",
-    help="Stop the run before after STEP, when it has saved, and let the run after go on from that.",
+    help="Stop the run before once it has saved after STEP, and resume from there with the code after.",
 )
-@click.option("--bisect", is_flag=True, help="Where the two differ, or after fails, find the edits that make it so.")
 @click.option(
-    "--apply", is_flag=True, help="With --bisect: write the rewrite with the form that is equal; verify again."
+    "--bisect", is_flag=True, help="If the two differ, or the code after fails, find the edits that cause it."
 )
-@click.option("--save-with", metavar="CMD", help="How to start the run that saves, where it is another command.")
-@click.option("--resume-with", metavar="CMD", help="How to start the run that resumes, where it is another command.")
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="With --bisect: write the rewrite with the form that makes the runs equal, and verify again.",
+)
+@click.option("--save-with", metavar="CMD", help="The command for the run that saves, if it is different.")
+@click.option("--resume-with", metavar="CMD", help="The command for the run that resumes, if it is different.")
 @_recording_options
 @CPU
 @FORMAT
@@ -169,9 +173,9 @@ def run(
     if before is not None and command:
         raise click.UsageError("give the command once: after --, or as --before and --after")
     if resume is None and (save_with is not None or resume_with is not None):
-        raise click.UsageError("--save-with and --resume-with go with --resume, which says after which step")
+        raise click.UsageError("--save-with and --resume-with need --resume, which sets the step")
     if apply > bisect or (bisect and (before or before_dir or resume or feed or to == "shim")):
-        raise click.UsageError("--bisect is for a commit and what rewrite makes of it, and --apply needs --bisect")
+        raise click.UsageError("--bisect compares a commit with its rewrite, and --apply needs --bisect")
     commands = tuple(tuple(shlex.split(c)) for c in (before, after) if c is not None) or (command, command)
     if resume_with is not None:
         commands = (commands[0], tuple(shlex.split(resume_with)))
@@ -214,9 +218,9 @@ def record(
     cpu: bool,
     form: str,
 ) -> int:
-    """Run COMMAND with the recorder in each rank; one file a rank is written to OUT, which must be new or empty.
+    """Run COMMAND with the recorder in each rank; one file per rank is written to OUT, which must be new or empty.
 
-    On several nodes, record each in its own folder of one folder (OUT/node-0, OUT/node-1), and compare that.
+    On several nodes, record each node in its own subfolder (OUT/node-0, OUT/node-1), and compare the parent folder.
     """
     from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import count
@@ -242,8 +246,8 @@ def record(
                 raise click.ClickException(str(part)) from part
             found, world = part.found, part.world
             recorded = (
-                f"{part.found} of {part.world} ranks recorded in {out}, all of this node: "
-                "copy the files of the other nodes to them before you compare"
+                f"{part.found} of {part.world} ranks recorded in {out}, all on this node: "
+                "copy the files of the other nodes there before you compare"
             )
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
@@ -268,7 +272,7 @@ def record(
 def compare(
     before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None, form: str
 ) -> int:
-    """Compare two recordings, whatever wrote them."""
+    """Compare two recordings from any source."""
     from fsdp_migrate.verify.comparison import verdict_of
     from fsdp_migrate.verify.recording.read import read
     from fsdp_migrate.verify.recording.recording import BadRecording

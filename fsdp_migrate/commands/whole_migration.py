@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 
 _HELP = """Move a working FSDP1 training to FSDP2, and prove on your own run that it trains the same.
 
-COMMAND is how you start a few steps of training, torchrun included. In copies of the repository's files it is run under
-FSDP1 to see what the code alone does not say (trace), then the files are rewritten by that (rewrite --trace), then
-both versions are run and every value of every step is compared (verify). Where they differ, or the second fails, the
-edits that make it so are searched for (verify --bisect): if their other form is equal, that is written and verified.
-One page at the end says what moved, what is equal, what it costs, what is left to do by hand, and what never ran.
+COMMAND is how you start a few steps of training, torchrun included. It runs the training under FSDP1 in a copy to
+record what the code alone does not show (trace), rewrites the files with that record (rewrite --trace), and then runs
+both versions in copies and compares every value of every step (verify). If they differ, or the second fails, it
+searches for the edits that cause it (verify --bisect). If their other form makes the runs equal, it writes that form
+and verifies again.
+One page at the end shows what was rewritten, what is equal, what it costs, what is left to do by hand, and what never
+ran.
 
 \b
   fsdp-migrate migrate -- torchrun --nproc-per-node 2 train.py
-  fsdp-migrate migrate --continue      go on after an interruption or a fix
+  fsdp-migrate migrate --continue      continue after an interruption or a fix
   fsdp-migrate migrate --abort         put every byte back
 
 \b
 Exit code:
   0  equal, and nothing is left to do by hand
   1  the runs differ, or something is left to do by hand
-  2  it could not run; what was done is kept, for --continue or --abort
+  2  it could not run; finished work is kept for --continue or --abort
 """
 
 
@@ -44,8 +46,8 @@ Exit code:
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a run that takes longer.")
 @click.option("--allow-dirty", is_flag=True, help="Also migrate changes that are not committed.")
 @click.option("--report", metavar="FILE", help="Write the page, .html, .json or .txt.")
-@click.option("--continue", "goes_on", is_flag=True, help="Go on with the migration that has begun here.")
-@click.option("--abort", is_flag=True, help="Put back what was rewritten, and forget the migration.")
+@click.option("--continue", "goes_on", is_flag=True, help="Continue the migration that was started here.")
+@click.option("--abort", is_flag=True, help="Restore the rewritten files and end the migration.")
 @CPU
 @FORMAT
 def migrate(
@@ -80,7 +82,7 @@ def migrate(
         if abort:
             return _abort(desk, form)
         if command and desk.is_open:
-            raise click.UsageError(f"a migration has begun here already ({desk.folder}): pass --continue or --abort")
+            raise click.UsageError(f"a migration was already started here ({desk.folder}): pass --continue or --abort")
         if goes_on:
             journal = desk.read()
         else:
@@ -97,7 +99,7 @@ def migrate(
     return _end(desk, moved, page, form)
 
 
-_NEXT = "what is done so far is kept: resume with fsdp-migrate migrate --continue, or put every byte back with --abort"
+_NEXT = "finished work is kept: resume with fsdp-migrate migrate --continue, or put every byte back with --abort"
 
 
 def _kept(desk: Desk) -> str:
@@ -128,7 +130,7 @@ def _abort(desk: Desk, form: str) -> int:
         return 0
     for file in files:
         click.echo(printable(file))
-    click.echo(f"{count(len(files), 'file')} put back; the migration is forgotten")
+    click.echo(f"{count(len(files), 'file')} restored; the migration is over")
     return 0
 
 

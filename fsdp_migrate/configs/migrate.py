@@ -42,7 +42,7 @@ def migrate(data: bytes, path: str, settings: Settings, keys: _Keys | None = Non
     ``keys`` are those that the project's Python reads for arguments which FSDP2 does not have.
     """
     if len(data) > LARGEST_CONFIG:
-        return Skipped(f"larger than {LARGEST_CONFIG // 1_000_000} MB, which no configuration is")
+        return Skipped(f"larger than {LARGEST_CONFIG // 1_000_000} MB, too large for a configuration")
     bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     try:
         text = Text(data[len(bom) :].decode("utf-8"))

@@ -84,12 +84,14 @@ class Desk:
         try:
             known = json.loads(self._file.read_text(encoding="utf-8"))
             if known.pop("version") != _VERSION:
-                raise NoJournal(f"{self._file} is of another version of fsdp-migrate: go on with that one")
+                raise NoJournal(
+                    f"{self._file} was written by another version of fsdp-migrate: continue with that version"
+                )
             options = known.pop("options")
             options["command"], options["link"] = tuple(options["command"]), tuple(options["link"])
             return Journal(Options(**options), **known)
         except FileNotFoundError as error:
-            raise NoJournal("no migration has begun here") from error
+            raise NoJournal("no migration was started here") from error
         except (ValueError, KeyError, TypeError) as error:
             raise NoJournal(f"{self._file} is damaged: {error}") from error
 
@@ -128,7 +130,7 @@ class Desk:
         if edited := self._runs.edited(run):
             names = ", ".join(file.path for file in edited)
             raise ChangedSince(
-                f"{names}: changed since; nothing is put back (fsdp-migrate undo puts back the other files)"
+                f"{names}: changed since, so nothing is restored (fsdp-migrate undo restores the other files)"
             )
         return [*self._runs.put_back(run).done]
 

@@ -172,7 +172,7 @@ def _write(desk: Desk, journal: Journal, result: RunResult) -> Journal:
         raise CannotRun(f"{path} could not be rewritten: {reason}")
     changes = {one.path: (one.before, one.result.source) for one in result.changed if isinstance(one.result, Changed)}
     if not changes:
-        raise CannotRun("nothing is to be rewritten here: no FSDP1 code was found")
+        raise CannotRun("nothing to rewrite here: no FSDP1 code was found")
     journal = replace(desk.put(journal, changes), stage="rewritten")
     desk.write(journal)
     return journal

@@ -149,7 +149,9 @@ def _leave_what_is_outside(files: Sequence[ReadFile], paths: Sequence[str]) -> N
     roots = [real(Path(path)) for path in paths]
     for file in files:
         if isinstance(file.result, Changed) and not any(file.source.path.is_relative_to(root) for root in roots):
-            file.result = Skipped(f"it is a link out of the given paths: name {file.source.path} to rewrite it too")
+            file.result = Skipped(
+                f"it is a link to a file outside the given paths: pass {file.source.path} to rewrite it too"
+            )
 
 
 def _settings_of(request: Request, said: Settings, path: str) -> Settings:
@@ -220,7 +222,7 @@ def _map(
 
 
 def _died(candidate: Candidate) -> Failed:
-    return Failed("the process that worked on this file ended without an answer (out of memory, or a crash)")
+    return Failed("the process that worked on this file ended without a result (out of memory, or a crash)")
 
 
 def _overlaid(overlay: Mapping[Path, bytes], path: Path) -> bytes:

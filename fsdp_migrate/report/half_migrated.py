@@ -40,4 +40,4 @@ def _what_the_shim_does(result: RunResult) -> str:
     if not left:
         return "which runs all of this project through fsdp_compat"
     rules = ", ".join(sorted({finding.rule for finding in left}))
-    return f"which leaves {len(left)} of the {len(manual)} manual findings too ({rules})"
+    return f"which also leaves {len(left)} of the {len(manual)} manual findings ({rules})"

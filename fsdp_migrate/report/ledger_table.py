@@ -51,7 +51,7 @@ def summary(ledger: Ledger) -> str:
     """One sentence."""
     total = ledger.total
     if not total.total:
-        return "No file has to do with FSDP."
+        return "No file uses FSDP."
     said = f"{total.moved} of {count(total.total, 'file')} moved, {count(total.by_hand, 'place')} left to do by hand"
     if ledger.total_before is not None:
         old = ledger.total_before

@@ -101,12 +101,13 @@ def explanation(page: Page) -> Iterator[str]:
     # A configuration rule is found by its module, which needs more than a list of rules does.
     from fsdp_migrate.report.what_to_test import what_to_test
 
-    yield f"# {page.id} {page.name}"
-    yield ""
-    yield inspect.cleandoc(page.doc)
+    summary, _, details = inspect.cleandoc(page.doc).partition("\n\n")
+    yield from (f"# {page.id} {page.name}", "", summary)
     for title, source in (("Before", page.before), ("After", page.after)):
         if source.strip():
             yield from ("", f"## {title}", "", f"```{page.language}", source.strip("\n"), "```")
+    if details:
+        yield from ("", "## Details", "", details)
     yield from ("", "## What to test", "", what_to_test(page.id))
 
 

@@ -23,7 +23,7 @@ class Rest:
     @property
     def sentence(self) -> str:
         """What stands in for them."""
-        return f"{self.number} more of {self.rule} in this file (all are in the JSON report)"
+        return f"{self.number} more of {self.rule} in this file (the JSON report has all)"
 
 
 def shortened(findings: Iterable[Finding]) -> tuple[list[Finding], list[Rest]]:

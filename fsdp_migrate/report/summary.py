@@ -115,7 +115,7 @@ def paragraph(result: RunResult) -> str:
     if not result.with_fsdp1 and not result.errors:
         if result.skipped:
             read = count(result.scanned, "file")
-            return f"{read} read, {len(result.skipped)} skipped, no FSDP1 code found in others."
+            return f"{read} read, {len(result.skipped)} skipped, no FSDP1 code found in the others."
         return f"{count(result.scanned, 'file')} read, no FSDP1 code found. Nothing to do."
     todos = list(map(added_todos, result.changed))
     only_todos = _todos(sum(todos), result.diff) if all(todos) else ""
@@ -131,7 +131,7 @@ def paragraph(result: RunResult) -> str:
     if result.changed and not only_todos:
         sentences += [_written_for(result.torch), newer_saves(result)]
     if importing := result.importing_helpers:
-        sentences.append(f"Where it trains, fsdp-compat has to be installed: {new_imports(importing)}.")
+        sentences.append(f"Install fsdp-compat where the code trains: {new_imports(importing)}.")
     return " ".join(filter(None, [*sentences, _next(result, manual)]))
 
 
@@ -180,7 +180,7 @@ def _next(result: RunResult, manual: int) -> str:
         if all(repository(file.real.parent) is None for file in result.changed):
             # What only git could do is not named where there is none.
             undo = _named("fsdp-migrate undo", targets)
-            return f"Next: train a few steps and compare the losses; {undo} puts the old files back."
+            return f"Next: train a few steps and compare the losses; {undo} restores the old files."
         return "Next: git diff, then train a few steps and compare the losses."
     return "Nothing to do."
 

@@ -65,6 +65,6 @@ def traced(
 
 
 _NOTHING = (
-    "the program ran no code below {root} with torch in it: run this in the project's folder; a Python that ignores "
+    "the program ran no code below {root} that uses torch: run this in the project's folder; a Python that ignores "
     "PYTHONPATH (-I, -E, -S, or a launcher that clears the environment) cannot be traced"
 )

@@ -114,7 +114,7 @@ def _ask(directory: Path, *arguments: str, **variables: str) -> list[str]:
     try:
         answer = subprocess.run(["git", *arguments], cwd=directory, env=environment, capture_output=True, check=False)
     except OSError as error:
-        raise GitError(f"git could not be started ({error.strerror})") from error
+        raise GitError(f"could not start git ({error.strerror})") from error
     if answer.returncode != 0:
         reason = os.fsdecode(answer.stderr).strip().splitlines() or [f"exit code {answer.returncode}"]
         raise GitError(f"git answered: {reason[0]}")

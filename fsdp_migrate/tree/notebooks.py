@@ -96,7 +96,7 @@ def parse(data: bytes, path: str, has_marker: Callable[[bytes], bool]) -> Notebo
     except json.JSONDecodeError as error:
         raise NotebookError(f"could not parse: broken JSON at line {error.lineno}: {error.msg}") from error
     except ValueError as error:
-        raise NotebookError("could not parse: a number of more digits than Python reads") from error
+        raise NotebookError("could not parse: a number with more digits than Python accepts") from error
     try:
         # Half of a character can be written in JSON, and in no source file.
         json.dumps(content, ensure_ascii=False).encode("utf-8")

@@ -138,7 +138,7 @@ def _compile(patterns: Iterable[str], where: str) -> None:
         try:
             GitIgnoreSpec.from_lines([pattern])
         except ValueError as error:
-            raise SettingsError(f"{where} has the pattern {pattern!r}, which is not as in .gitignore") from error
+            raise SettingsError(f"{where} has the pattern {pattern!r}, which .gitignore does not allow") from error
 
 
 def _torch(value: object, where: str) -> TorchRelease | None:

@@ -76,7 +76,7 @@ class Runs:
         for run in self.all():
             if number in (None, run.number):
                 return run
-        raise NoRun(f"there is no run {number} to take back" if number else "there is no run to take back")
+        raise NoRun(f"there is no run {number} to undo" if number else "there is no run to undo")
 
     def keep(self, changes: Mapping[Path, tuple[bytes, bytes]], command: str) -> int:
         """Keep what files, by their real path under the root, hold before and after; the number of the run.
@@ -134,7 +134,7 @@ class Runs:
     def _place(self, file: Kept) -> Path:
         place = real(self.root / file.path)
         if not place.is_relative_to(real(self.root)):
-            raise NoRun(f"{file.copy.parent / 'run.json'} names {file.path}, which is outside of {self.root}")
+            raise NoRun(f"{file.copy.parent / 'run.json'} names {file.path}, which is outside {self.root}")
         return place
 
     def _held(self, file: Kept) -> str:
@@ -153,7 +153,7 @@ def keeper(paths: Sequence[str], command: str) -> Callable[[Mapping[Path, tuple[
                     Runs(root).keep(mine, command)
             except OSError as error:
                 why = f"{error.filename or root}: {error.strerror or error}"
-                raise NotKept(f"nothing was written: the old files cannot be kept for undo ({why})") from error
+                raise NotKept(f"nothing was written: the old files cannot be saved for undo ({why})") from error
 
     return keep
 
@@ -172,7 +172,7 @@ def _read(folder: Path) -> Run:
     try:
         known = json.loads(file.read_bytes())
         if known["version"] != _VERSION:
-            raise NoRun(f"{file} is of another version of fsdp-migrate: take it back with that one")
+            raise NoRun(f"{file} was written by another version of fsdp-migrate: undo it with that version")
         files = [
             Kept(one["path"], one["before"], one["after"], folder / Path(one["copy"]).name) for one in known["files"]
         ]
@@ -186,9 +186,9 @@ def _copied(file: Kept) -> bytes:
     try:
         data = gzip.decompress(file.copy.read_bytes())
     except (OSError, EOFError) as error:
-        raise NoRun(f"{file.copy}, which has what {file.path} held, cannot be read: {error}") from error
+        raise NoRun(f"{file.copy}, which has the old content of {file.path}, cannot be read: {error}") from error
     if _hash(data) != file.before:
-        raise NoRun(f"{file.copy}, which has what {file.path} held, is damaged")
+        raise NoRun(f"{file.copy}, which has the old content of {file.path}, is damaged")
     return data
 
 

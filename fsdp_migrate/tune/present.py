@@ -35,7 +35,10 @@ def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
     :raises ValueError: no backward was recorded, or ``ranks`` cannot be divided by the shards of the present layout.
     """
     if not any(event[0] == "before" for event in values["events"]):
-        raise ValueError("no backward of the model was seen before the first optimizer step; compiled models show none")
+        raise ValueError(
+            "no backward of the model was seen before the first optimizer step; "
+            "in compiled models, no backward is visible"
+        )
     model, now = traced(values), values["layout"]
     if now["kind"] == "FSDP1":
         model = replace(model, events=tuple(_without_frozen(model)))

@@ -147,15 +147,15 @@ def _cuts(model: TracedModel, shape: tuple[Layout, str], node: int) -> Iterator[
     if ends:
         yield proposal("blocks, ends apart", (*blocks, *ends), "the root holds less while the blocks run")
         yield proposal("last block whole, ends apart", (*last, *ends), "both of these")
-    yield proposal("whole after forward", whole, "no second gathers, all parameters whole at the end of the forward")
+    yield proposal("whole after forward", whole, "no second gathers, all parameters gathered at the end of the forward")
     if bare.replicas == 1 and node < bare.shards and bare.shards % node == 0:
         within = tuple(Unit(block.modules, node) for block in blocks)
-        yield proposal(f"kept over {node}", within, "second gathers inside a node, for memory of one more shard")
+        yield proposal(f"kept over {node}", within, "second gathers inside a node, for the memory of one more shard")
     pieces = [tuple(_pieces(model, block)) for block in found.blocks]
     if bare.shards > 1 and max(map(len, pieces)) > 1:
         *early, end = pieces
         before = tuple(unit for each in early for unit in each)
-        least = "less is gathered at a time, for more collectives"
+        least = "less is gathered at a time, with more collectives"
         yield proposal("blocks in parts", (*before, *end), least)
         kept = tuple(Unit(unit.modules, False) for unit in end)
         yield proposal("blocks in parts, last whole", (*before, *kept), f"{least}, without second gathers of the last")

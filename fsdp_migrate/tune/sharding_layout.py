@@ -93,7 +93,7 @@ def managed(model: TracedModel, layout: Layout) -> list[tuple[int, ...]]:
     :raises InvalidLayout: a parameter is registered in two units, or the last unit is not the root alone.
     """
     if not layout.units or layout.units[-1].modules != (0,):
-        raise InvalidLayout("the last unit has to be the root alone")
+        raise InvalidLayout("the last unit must be only the root")
     owner: dict[int, int] = {}
     tops = {module for unit in layout.units for module in unit.modules}
     for number, unit in enumerate(layout.units):
@@ -110,7 +110,7 @@ def managed(model: TracedModel, layout: Layout) -> list[tuple[int, ...]]:
     for place, parameter in enumerate(model.parameters):
         owners = {owner[module] for module in parameter.places}
         if len(owners) > 1:
-            raise InvalidLayout(f"{parameter.name} is shared by two units: they have to be one")
+            raise InvalidLayout(f"{parameter.name} is shared by two units: make them one unit")
         found[owners.pop()].append(place)
     return [tuple(places) for places in found]
 

@@ -41,9 +41,9 @@ def _verdict(ranking: Ranking) -> str:
     best, now = ranking.best, ranking.now
     if best is None:
         smallest = min(ranking.ranked, key=lambda row: row.schedule.memory)
-        return f"nothing fits: {smallest.name} needs least, {readable(smallest.schedule.memory)}"
+        return f"nothing fits: {smallest.name} needs the least memory, {readable(smallest.schedule.memory)}"
     if best is now:
-        return "the program's layout remains: nothing is predicted to be faster by 2 %"
+        return "keep the program's layout: no other is predicted to be 2 % faster"
     change = best.schedule.times.step / now.schedule.times.step - 1
     same = "the losses change in their last digits" if best.proposal.order else "no number changes in fp32"
     return f"take {best.name}: {change:+.1%} time, {_more(best, now)} memory; {same}"

@@ -31,7 +31,7 @@ def resume(wanted: Wanted, step: int, saving: tuple[str, ...], progress: Progres
     Raises :class:`CannotRun` and ``BadRecording`` with the reason.
     """
     if wanted.in_place or wanted.before_dir is not None or wanted.before_ref is not None:
-        raise CannotRun("--resume runs HEAD's code and what rewrite makes of it: name the command alone, after --")
+        raise CannotRun("--resume runs HEAD's code and its rewrite: give only the command, after --")
     with workspace(wanted.keep) as work:
         before, after, notes = sides(wanted, work)
         runner = Runner(wanted, work, progress, time.time())
@@ -78,6 +78,6 @@ def explained(verdict: Verdict, saved: Path) -> Verdict:
         said = next((trap.sentence for trap in found if trap.name == name), None)
         if said is not None:
             message = f"{verdict.cause.message}: {said}"
-            cure = "Take the prefix out of the keys before the load, and load with strict=True."
+            cure = "Remove the prefix from the keys before the load, and load with strict=True."
             return replace(verdict, cause=replace(verdict.cause, cause=name, message=message, cure=cure))
     return verdict

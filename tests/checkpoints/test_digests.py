@@ -112,7 +112,7 @@ def test_check_and_inspect_find_it_when_they_read_tensors(tmp_path: Path, capsys
     assert "FSDP405 manual: damaged" in capsys.readouterr().out
     assert main(["checkpoint", "inspect", "--digests", str(path)]) == 1
     shown = capsys.readouterr().out
-    assert "data/0 are not those that torch.save wrote (CRC-32): w" in shown
+    assert "data/0 differ from what torch.save wrote (CRC-32): w" in shown
     assert "load: # damaged: see the finding" in shown
     (found,) = open_all(path)
     assert line(found).startswith("set_model_state_dict")
@@ -171,7 +171,7 @@ def test_safetensors_have_their_manifest_alone(
     flipped(file, file.stat().st_size - 1, 0)
     assert damage(target) == []
     assert main(["checkpoint", "verify", str(target)]) == 1
-    assert "has other elements than were written (SHA-256)" in capsys.readouterr().out
+    assert "differ from the ones that were written (SHA-256)" in capsys.readouterr().out
     (target / manifest.NAME).write_text("[]")
     assert main(["checkpoint", "verify", str(target)]) == 2
     (target / manifest.NAME).unlink()
@@ -214,8 +214,8 @@ def test_nothing_outside_of_a_folder_is_read(linked: str, copy: Callable[[str], 
         shutil.move(path / linked, outside)
         (path / linked).symlink_to(outside)
     (found,) = open_all(path)
-    assert "a link out of its folder" in found.problems[0]
-    with pytest.raises(CannotConvert, match="a link out of its folder"):
+    assert "a link to a file outside its folder" in found.problems[0]
+    with pytest.raises(CannotConvert, match="a link to a file outside its folder"):
         converted(path, tmp_path / "new", Target.FULL)
 
 

@@ -121,7 +121,7 @@ def test_a_worker_that_dies_is_one_file(
     assert main(["rewrite", "."]) == 2
     err = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in err] == ["m00.py", "m05.py", "m10.py"]
-    assert "ended without an answer" in err[0]
+    assert "ended without a result" in err[0]
     rewritten = [file.name for file in good.parent.glob("*.py") if "fully_shard" in file.read_text()]
     assert len(rewritten) == 10
 

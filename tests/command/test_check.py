@@ -293,7 +293,7 @@ def test_an_answer_that_nobody_got_is_a_failure(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fsdp_migrate", "check", "."]
     with Path("/dev/full").open("wb") as full:
         answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (answer.returncode, answer.stderr) == (2, "Error: could not write the answer: No space left on device\n")
+    assert (answer.returncode, answer.stderr) == (2, "Error: could not write the result: No space left on device\n")
 
 
 @pytest.mark.parametrize("arguments", [["check", "--help"], ["check", "."]])
@@ -339,7 +339,7 @@ def test_a_finding_that_edits_nothing_does_not_send_to_a_rewrite(form: str, tmp_
     assert main(["check", *options, "."]) == 1
     out = capsys.readouterr().out
     assert "would move" not in out and "fsdp-migrate rewrite" not in out
-    assert "to read, where a rewrite changes nothing. Next: fsdp-migrate rules FSDP20" in out
+    assert "to read; a rewrite does not change them. Next: fsdp-migrate rules FSDP20" in out
     assert main(["check", *options, "--format", "json", "."]) == 1
     assert "to be reviewed when it is rewritten" not in capsys.readouterr().out
     assert main(["rewrite", "."]) == 0
@@ -351,4 +351,4 @@ def test_what_moves_and_what_is_to_be_read_are_counted_apart(tmp_path: Path, cap
     (tmp_path / "build.py").write_text(WRAPS.replace("  # fsdp-migrate: ignore", ""))
     main(["check", "."])
     out = capsys.readouterr().out
-    assert "1 finding to read, where a rewrite changes nothing. Next: fsdp-migrate rewrite --diff ." in out
+    assert "1 finding to read; a rewrite does not change them. Next: fsdp-migrate rewrite --diff ." in out

@@ -268,7 +268,7 @@ def test_neither_comments_nor_settings_nor_paths_hide_an_edit(project: Path, cap
     assert main(words) == 1
     said = capsys.readouterr().out
     assert "tests/test_losses.py:5" in said
-    assert "FSDP601 manual: can no longer fail, or deleted: assert before == after" in said
+    assert "FSDP601 manual: deleted, or can no longer fail: assert before == after" in said
 
 
 def test_what_a_rewrite_does_is_honest(tmp_path: Path, commit: Callable[[], None], capsys: Capture) -> None:

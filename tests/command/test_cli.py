@@ -42,8 +42,8 @@ def test_rewrites_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == (
         "No file of the project requires a torch: the output is for torch 2.6, the first with FSDP2. --torch names "
         "another.\na.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Written for torch 2.6 (no "
-        "file requires one). Next: train a few steps and compare the losses; fsdp-migrate undo a.py puts the old files "
-        "back.\n",
+        "file requires one). Next: train a few steps and compare the losses; fsdp-migrate undo a.py restores the "
+        "old files.\n",
         "",
     )
 

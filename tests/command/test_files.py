@@ -115,7 +115,7 @@ def test_without_git_the_tree_is_walked(
     (tmp_path / ".gitignore").write_text("ignored.py\n")
     monkeypatch.setattr(gitstate.subprocess, "run", fail)
     assert shown(".") == ["a.py"]
-    with pytest.raises(GitError, match="git could not be started"):
+    with pytest.raises(GitError, match="could not start git"):
         gitstate.uncommitted([tmp_path / "a.py"])
 
 
@@ -150,7 +150,7 @@ def test_a_link_out_of_the_tree_is_not_written_through(
     (tmp_path / "tree" / "link.py").symlink_to(tmp_path / "outside.py")
     monkeypatch.chdir(tmp_path)
     assert main(["rewrite", "tree"]) == 0
-    assert "tree/link.py: skipped: it is a link out of the given paths" in capsys.readouterr().out
+    assert "tree/link.py: skipped: it is a link to a file outside the given paths" in capsys.readouterr().out
     assert (tmp_path / "outside.py").read_text() == source
     assert main(["rewrite", "tree", "outside.py"]) == 0
     assert (tmp_path / "outside.py").read_text() != source

@@ -79,8 +79,8 @@ def test_a_chain_of_links_that_leaves_the_tree_is_not_written_through(
     (here / "tree" / f"b.{kind}").symlink_to(f"../outside.{kind}")
     assert main(["rewrite", "tree"]) == 0
     out = capsys.readouterr().out
-    assert f"skipped: it is a link out of the given paths: name {file} to rewrite it too" in out
-    assert "1 file read, 1 skipped, no FSDP1 code found in others." in out
+    assert f"skipped: it is a link to a file outside the given paths: pass {file} to rewrite it too" in out
+    assert "1 file read, 1 skipped, no FSDP1 code found in the others." in out
     assert not is_changed(file, kind)
 
 
@@ -217,10 +217,13 @@ def test_no_answer_is_written_over_a_source(
     (here / "middle.md").symlink_to(file.name)
     (here / "link.md").symlink_to("middle.md")
     assert main(asked(command, "link.md")) == 2
-    assert f"link.md, a link to {file}: a source, which would be lost: choose another name" in capsys.readouterr().err
+    assert (
+        f"link.md, a link to {file}: a source file, which would be overwritten: choose another name"
+        in capsys.readouterr().err
+    )
     if "--report" not in command:
         assert main(asked(command, file.name)) == 2
-        assert "a source, which would be lost" in capsys.readouterr().err
+        assert "a source file, which would be overwritten" in capsys.readouterr().err
     assert not is_changed(file, suffix)
 
 

@@ -1,4 +1,4 @@
-"""``next`` and ``done``: a migration place by place, which right edits finish and others do not."""
+"""``next`` and ``done``: a migration place by place, which right edits finish and others use FSDP2."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ CHEATS = {
     ),
     "a computed name": (
         r" +# TODO\(fsdp-migrate FSDP902.*\n( +)handle = model._handle",
-        '    handle = getattr(model, "_han" + "dle")', "FSDP606 known at run time alone",
+        '    handle = getattr(model, "_han" + "dle")', "FSDP606 only known at run time",
     ),
     "an assert is lost on the way": (
         r"        assert batch is not None\n +# TODO\(fsdp-migrate FSDP902.*\n( +)handle = model._handle\n",
-        "    handle = None\n", "FSDP601 can no longer fail",
+        "    handle = None\n", "FSDP601 deleted, or can no longer fail",
     ),
     "nothing": (r"\A", "# looked at\n", "FSDP902"),
 }  # fmt: skip
@@ -160,7 +160,7 @@ def test_an_id_stays_while_code_around_it_moves(
     monkeypatch.chdir(project)
     (project / "train.py").unlink()
     answer = shown(capsys, "done", handed_out)
-    assert answer["reasons"] == ["train.py is not there any more: if it moved, run fsdp-migrate next again"]
+    assert answer["reasons"] == ["train.py no longer exists: if it moved, run fsdp-migrate next again"]
 
 
 def test_of_two_places_that_look_the_same_one_can_be_done(project: Path, capsys: Capture) -> None:

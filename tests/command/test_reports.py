@@ -325,7 +325,7 @@ def test_the_shim_is_offered_for_what_it_carries_alone() -> None:
     copied = Finding("FSDP211", "copies", "ema.py", 3, 0, 3, 9, Level.MANUAL, "deepcopy raises", "")
     result = run(Changed(b"", (finding(Level.SAFE),)), Unchanged((copied, state_finding(Level.MANUAL))))
     first = next(text.lines(result))
-    assert first.endswith("--to shim`, which leaves 1 of the 2 manual findings too (FSDP211).")
+    assert first.endswith("--to shim`, which also leaves 1 of the 2 manual findings (FSDP211).")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,6 @@ def test_it_is_laid_into_the_project(
     places[1].write_text("mine\n")
     places[0].unlink()
     assert main(["skill", "--write"]) == 2
-    assert "is there with other content, and was left" in capsys.readouterr().err
+    assert "exists with other content and was not changed" in capsys.readouterr().err
     assert places[1].read_text() == "mine\n"
     assert not places[0].exists()

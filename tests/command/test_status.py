@@ -108,7 +108,7 @@ def test_configuration_that_asks_for_fsdp2_is_native(tmp_path: Path, capsys: Cap
 def test_a_tree_without_fsdp_says_so(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     assert main(["status", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "No file has to do with FSDP.\n"
+    assert capsys.readouterr().out == "No file uses FSDP.\n"
     assert main(["status", "--by", "owner", str(tmp_path)]) == 2
     assert main(["status", "--since", "HEAD", str(tmp_path)]) == 2
 

@@ -40,7 +40,7 @@ def test_every_byte_comes_back(project: Path, capsys: Capture) -> None:
     (project / "a.py").chmod(0o755)
     assert main(["rewrite", "."]) == 0
     assert capsys.readouterr().out.endswith(
-        "Next: train a few steps and compare the losses; fsdp-migrate undo puts the old files back.\n"
+        "Next: train a few steps and compare the losses; fsdp-migrate undo restores the old files.\n"
     )
     assert held(project) != FILES
     assert main(["undo"]) == 0
@@ -48,7 +48,7 @@ def test_every_byte_comes_back(project: Path, capsys: Capture) -> None:
     assert (project / "a.py").stat().st_mode & 0o777 == 0o755
     assert capsys.readouterr().out.endswith("3 files put back, 0 left (run 1)\n")
     assert main(["undo"]) == 2
-    assert "there is no run to take back" in capsys.readouterr().err
+    assert "there is no run to undo" in capsys.readouterr().err
 
 
 def test_what_was_edited_since_is_left_and_listed(project: Path, capsys: Capture) -> None:
@@ -59,7 +59,7 @@ def test_what_was_edited_since_is_left_and_listed(project: Path, capsys: Capture
     assert main(["undo"]) == 1
     out = capsys.readouterr().out
     assert "sub/latin \xe9.py: put back\n" in out
-    assert "a.py: edited since, left as it is; what it held before: gzip -dc " in out
+    assert "a.py: edited since, not changed; to see its old content: gzip -dc " in out
     assert out.endswith("1 file put back, 2 left (run 1)\n")
     assert held(project) == {**held(project), "a.py": b"mine\n", "sub/latin \xe9.py": FILES["sub/latin \xe9.py"]}
     assert not (project / "sub/crlf.py").exists()
@@ -82,7 +82,7 @@ def test_runs_are_taken_back_one_after_the_other(project: Path, capsys: Capture)
     assert main(["undo"]) == 0
     assert held(project)["a.py"] == b"import os\nfully_shard(x)\nFSDP(y)\n"
     assert main(["undo", "--run", "7"]) == 2
-    assert "there is no run 7 to take back" in capsys.readouterr().err
+    assert "there is no run 7 to undo" in capsys.readouterr().err
     (project / "a.py").write_bytes(b"import os\nfully_shard(x)\n")
     assert main(["undo"]) == 0
     assert held(project)["a.py"] == FILES["a.py"]
@@ -128,7 +128,7 @@ def test_the_state_folder_is_used_where_the_tree_cannot_be_written_to(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     capsys.readouterr()
     assert main(["rewrite", "."]) == 2
-    assert "nothing was written: the old files cannot be kept for undo" in capsys.readouterr().err
+    assert "nothing was written: the old files cannot be saved for undo" in capsys.readouterr().err
     assert held(project) == FILES
 
 
@@ -151,12 +151,12 @@ def test_what_was_kept_is_not_believed_blindly(project: Path, tmp_path: Path, ca
     (tmp_path / "outside.py").write_bytes(b"import os\nfully_shard(x)\n")
     (run / "run.json").write_text(text.replace('"a.py"', '"../outside.py"'))
     assert main(["undo"]) == 2
-    assert "which is outside of" in capsys.readouterr().err
+    assert "which is outside" in capsys.readouterr().err
     assert (tmp_path / "outside.py").read_bytes() == b"import os\nfully_shard(x)\n"
     (run / "run.json").write_text(text)
     (run / "0.gz").write_bytes(b"broken")
     assert main(["undo"]) == 2
-    assert "which has what a.py held, cannot be read" in capsys.readouterr().err
+    assert "which has the old content of a.py, cannot be read" in capsys.readouterr().err
     (run / "run.json").write_text("{")
     assert main(["undo"]) == 2
     assert "run.json is damaged" in capsys.readouterr().err

@@ -121,7 +121,7 @@ def test_a_block_that_is_written_twice_keeps_the_file(text: str, name: str, key:
     finding = check_kept(text, "FSDP591", name)
     told = " ".join(one.message for one in migrated(text, name)[1])
     assert f"{key}" in told
-    assert "is written twice, and the last one counts" in told
+    assert "is written twice, and the last value wins" in told
     assert finding.level.value == "manual"
 
 

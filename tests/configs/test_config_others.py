@@ -62,7 +62,7 @@ def test_arguments_that_mean_nothing_any_more_are_a_note_each() -> None:
     text = "train:\n  fsdp: true\n  limit_all_gathers: true\n  fsdp_use_orig_params: false\n  other: 1\n"
     output, findings = migrated(text, "train.yaml")
     assert output == text
-    told = [one.message for one in findings if "means nothing under FSDP2" in one.message]
+    told = [one.message for one in findings if "has no effect under FSDP2" in one.message]
     assert [message.split()[0] for message in told] == ["limit_all_gathers", "fsdp_use_orig_params"]
     assert {one.level.value for one in findings} == {"info"}
 

@@ -47,8 +47,8 @@ def said(files: dict[str, str]) -> dict[str, list[str]]:
 )
 def test_a_key_of_any_name_is_a_note_in_a_file_without_the_word(given: str, text: str) -> None:
     found = said({"net.py": WRAP.format(before="pass", given=given), "conf/parallel.yaml": text})
-    (message,) = [one for one in found["conf/parallel.yaml"] if " gives " in one]
-    assert message.startswith("net.py gives ahead to ")
+    (message,) = [one for one in found["conf/parallel.yaml"] if " passes " in one]
+    assert message.startswith("net.py passes ahead to ")
     assert message.endswith(", which FSDP2 does not have")
 
 
@@ -84,8 +84,8 @@ def test_flags_of_scripts_and_options_of_other_files() -> None:
         "run.sh": "torchrun net.py --early_gather --lr 3\n",
     }
     assert said(files) == {
-        "options.py": ["net.py gives --early-gather to limit_all_gathers, which FSDP2 does not have"],
-        "run.sh": ["net.py gives --early_gather to limit_all_gathers, which FSDP2 does not have"],
+        "options.py": ["net.py passes --early-gather to limit_all_gathers, which FSDP2 does not have"],
+        "run.sh": ["net.py passes --early_gather to limit_all_gathers, which FSDP2 does not have"],
     }
 
 
@@ -132,7 +132,7 @@ class Settings:
 def test_a_parameter_is_followed_to_what_callers_give(source: str, call: str) -> None:
     main = f"import functools\nimport net\nfrom net import *\n\n\ndef main(cfg, model):\n    return {call}\n"
     found = said({"net.py": source, "main.py": main, "a.yaml": "early: true\n"})
-    assert found["a.yaml"] == ["main.py gives early to forward_prefetch, which FSDP2 does not have"]
+    assert found["a.yaml"] == ["main.py passes early to forward_prefetch, which FSDP2 does not have"]
 
 
 @pytest.mark.parametrize("call", ["build(model, True)", "build(model, late=cfg.early)", "other(model, cfg.early)"])
@@ -159,7 +159,9 @@ def test_a_field_that_its_own_class_gives_away() -> None:
         "from dataclasses import dataclass\n" + IMPORT + "\n\n@dataclass\nclass Strategy:\n    early: bool = True\n\n"
         "    def wrap(self, model):\n        return FSDP(model, forward_prefetch=self.early)\n"
     )
-    assert said({"net.py": source}) == {"net.py": ["net.py gives early to forward_prefetch, which FSDP2 does not have"]}
+    assert said({"net.py": source}) == {
+        "net.py": ["net.py passes early to forward_prefetch, which FSDP2 does not have"]
+    }
 
 
 def test_functions_that_pass_a_parameter_to_each_other_end() -> None:

@@ -22,7 +22,7 @@ _ENGINE = RulesEngine()
 #: libcst's parser takes no such line between the head of a block and its first statement.
 _OPENED_BY_A_BACKSLASH = re.compile(rb":[^\r\n]*(\r\n?|\n)[ \t\f]*\\[ \t]*(\r\n?|\n)")
 #: What the parser of another reader of Python cannot take is refused with its reason, and nothing is changed.
-_REFUSALS = ("too deeply nested", "is nested too deeply", "is unchanged: it has its own ")
+_REFUSALS = ("too deeply nested", "is nested too deeply", "is unchanged: it defines its own ")
 
 
 def rewritten(data: bytes, settings: Settings | None = None, path: str = "train.py") -> Result:
@@ -74,8 +74,8 @@ def _refused_rightly(data: bytes, result: Skipped | Failed) -> None:
     reason = result.error if isinstance(result, Failed) else result.reason
     assert "internal error" not in reason, reason
     # libcst keeps no carriage return among line feeds and no form feed before a statement: such a file is refused.
-    is_odd = reason.startswith("does not print back") and re.search(rb"\r(?!\n)", data)
-    is_odd = is_odd or ("a form feed is in front of a statement" in reason and b"\f" in data)
+    is_odd = reason.startswith("cannot be reproduced exactly") and re.search(rb"\r(?!\n)", data)
+    is_odd = is_odd or ("a form feed precedes a statement" in reason and b"\f" in data)
     is_odd = is_odd or (reason.startswith("cannot be decoded") and not _is_utf8(data))
     is_odd = is_odd or (reason.endswith("after a line continuation") and data.rstrip(b"\r\n").endswith(b"\\"))
     is_unknown = compiles(data) and (_annotates_in_parentheses(data) or _OPENED_BY_A_BACKSLASH.search(data) is not None)

@@ -60,7 +60,7 @@ def test_a_sharded_state_is_not_said_to_be_gathered() -> None:
     assert "StateDictOptions" not in str(rewrite(source))
     said = _messages(source)
     assert said["FSDP301"] == "removed, since FSDP2's states are sharded by default (SHARDED_STATE_DICT)"
-    kept = "and copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
+    kept = "and copies the state (FSDP1 returns a copy, FSDP2's state changes with the next step)"
     assert said["FSDP309"] == f"get_model_state_dict returns the state, {kept}"
     full = HEAD + STATE.format("FULL_STATE_DICT")
     assert "StateDictOptions(" in str(rewrite(full)).replace("each call now passes its own StateDictOptions (", "")
@@ -101,5 +101,5 @@ def save(net):
 )
 def test_values_that_the_helper_takes_are_not_to_be_removed(call: str, is_taken: bool) -> None:
     found = findings(f"{HEAD}{CHOSEN}def wrap(net, settings):\n    return save({call})\n")
-    (message,) = (one.message for one in found if "still FSDP1 values" in one.message)
-    assert ("fsdp_compat.shard, which takes them" in message) is is_taken
+    (message,) = (one.message for one in found if "still has FSDP1 values" in one.message)
+    assert ("fsdp_compat.shard, which accepts them" in message) is is_taken

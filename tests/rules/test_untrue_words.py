@@ -138,7 +138,7 @@ def test_a_moment_that_is_also_the_other_one_fails_the_check(
     assert "load: # not this optimizer: see the finding" in shown
     torch.save({"model": {"w": moment + 1}, "optim": saved}, tmp_path / "optimizer.pt")
     assert main(["checkpoint", "inspect", str(tmp_path)]) == 1
-    assert "load: # the model alone, as the finding says" in capsys.readouterr().out
+    assert "load: # only the model, as the finding says" in capsys.readouterr().out
     states["w"]["exp_avg_sq"] = moment.clone()
     torch.save(saved, tmp_path / "optimizer.pt")
     assert main(["check", str(tmp_path)]) == 0

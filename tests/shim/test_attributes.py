@@ -165,8 +165,8 @@ def test_units_stay_sharded_over_that_many_ranks(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"reshard_after_forward": True}, "is what sharding_strategy says"),
-        ({"reshard_after_forward": 1}, "a number of ranks from 2 on, not 1"),
+        ({"reshard_after_forward": True}, "is already set by sharding_strategy"),
+        ({"reshard_after_forward": 1}, "a number of ranks of at least 2, not 1"),
         (
             {"reshard_after_forward": 2, "sharding_strategy": ShardingStrategy.SHARD_GRAD_OP},
             "contradicts ShardingStrategy.SHARD_GRAD_OP",

@@ -258,6 +258,6 @@ def messages_of(rank: int, world_size: int) -> list[str]:
 def test_what_has_no_effect_is_logged_once(pool: Pool) -> None:
     assert [message.split(" has no effect")[0] for message in pool.run(messages_of, 1)[0]] == [
         "backward_prefetch=BackwardPrefetch.BACKWARD_POST",
-        "forward_prefetch=True of inner units",
+        "forward_prefetch=True on inner units",
         "backward_prefetch=None",
     ]

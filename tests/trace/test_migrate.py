@@ -60,7 +60,7 @@ def test_what_fails_is_kept_gone_on_with_and_taken_back(project: Path, capsys: p
     assert main(["migrate", "--abort"]) == 0
     assert (project / "train.py").read_text(encoding="utf-8") == REFUSES
     assert main(["migrate", "--abort"]) == 2
-    assert "no migration has begun here" in capsys.readouterr().err
+    assert "no migration was started here" in capsys.readouterr().err
 
 
 def test_a_migration_that_did_nothing_yet_is_started_otherwise(

@@ -73,7 +73,7 @@ def test_what_fully_shard_refuses_is_refused() -> None:
     root = Unit((0,))
     with pytest.raises(InvalidLayout, match=r"embedding\.weight is shared by two units"):
         replay(tied, Layout("", (Unit((tied.by_name["head"],)), root), 2))
-    with pytest.raises(InvalidLayout, match="the last unit has to be the root"):
+    with pytest.raises(InvalidLayout, match="the last unit must be only the root"):
         replay(plain, Layout("", (Unit((1,)),), 2))
     with pytest.raises(InvalidLayout, match="not a factor of 4"):
         replay(plain, Layout("", (Unit((plain.by_name["head"],), 3), root), 4))

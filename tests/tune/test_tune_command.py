@@ -130,7 +130,7 @@ dist.destroy_process_group()
     )
     assert main(["tune", *COMMAND]) == 2
     told = capsys.readouterr().err
-    assert told.endswith("\nlayouts of models with tensor parallelism are not known here\n")
+    assert told.endswith("\nlayouts of models with tensor parallelism are not supported here\n")
     assert "Traceback" not in told
 
 

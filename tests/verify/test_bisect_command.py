@@ -163,4 +163,4 @@ def test_migrate_writes_the_form_that_is_equal(project: Path, capsys: pytest.Cap
 @pytest.mark.parametrize("words", [("--apply",), ("--bisect", "--to", "shim"), ("--bisect", "--resume", "2")])
 def test_options_that_do_not_fit_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", *words, "--", "true"]) == 2
-    assert "--bisect is for a commit and what rewrite makes of it" in capsys.readouterr().err
+    assert "--bisect compares a commit with its rewrite" in capsys.readouterr().err

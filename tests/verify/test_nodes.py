@@ -48,7 +48,7 @@ def test_two_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0], outputs
     for node, output in enumerate(outputs):
-        assert f"1 of 2 ranks recorded in node-{node}, all of this node" in output
+        assert f"1 of 2 ranks recorded in node-{node}, all on this node" in output
     node_0, node_1 = str(tmp_path / "node-0"), str(tmp_path / "node-1")
     assert main(["verify", "compare", node_0, node_0]) == 2
     assert "1 of 2 ranks were recorded, rank 1 is missing; copy the files or the folders" in capsys.readouterr().err

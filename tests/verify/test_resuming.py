@@ -55,7 +55,7 @@ def test_every_cause_has_a_defect() -> None:
 
 def test_a_run_that_ended_before_is_refused(runs: Runs) -> None:
     never = runs.verdict(None, spec_of("full", "True", "adamw", "cosine")).comparison.before
-    with pytest.raises(BadRecording, match="AdamW made no step after 5: record more steps, or resume earlier"):
+    with pytest.raises(BadRecording, match="AdamW ran no step after 5: record more steps, or resume earlier"):
         rest(never, 5)
 
 
@@ -82,6 +82,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_options_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = told(capsys, "--save-with", "a", "--", "b")
-    assert (code, "--save-with and --resume-with go with --resume" in text) == (2, True)
+    assert (code, "--save-with and --resume-with need --resume" in text) == (2, True)
     code, text = told(capsys, "--resume", "3", "--before-ref", "HEAD", "--", "b")
-    assert (code, "--resume runs HEAD's code and what rewrite makes of it" in text) == (2, True)
+    assert (code, "--resume runs HEAD's code and its rewrite" in text) == (2, True)

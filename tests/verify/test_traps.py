@@ -45,7 +45,7 @@ def test_a_recorder_that_failed_on_one_side(recording: Recording, side: str) -> 
 
 def test_other_numbers_of_optimizers(recording: Recording) -> None:
     more = replace(recording, optimizers=recording.optimizers * 2)
-    assert trap(recording, more) == "1 optimizers stepped before and 2 after: the runs do not do the same"
+    assert trap(recording, more) == "1 optimizers stepped before and 2 after: the runs do different work"
 
 
 def test_other_numbers_of_steps_on_either_side(recording: Recording) -> None:

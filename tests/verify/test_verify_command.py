@@ -170,7 +170,7 @@ def test_the_second_run_resumes_from_the_first(program: Path, capsys: pytest.Cap
     write(program, body=body)
     code, text = told(capsys, "--no-repeat", *both("train.py 2 1", "train.py 2 1"))
     assert code == 2
-    assert f"the run after read {program.parent / 'saved'}, which an earlier run of this comparison has written" in text
+    assert f"the run after read {program.parent / 'saved'}, which an earlier run of this comparison wrote" in text
 
 
 def test_packages_that_are_installed_between_two_runs_are_no_state(

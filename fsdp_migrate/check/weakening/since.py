@@ -133,7 +133,7 @@ def _baselines(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[W
         if path.endswith(".json") and b'"fingerprint"' in data:
             more = _entries(data) - _entries(old.get(path, b""))
             if more:
-                yield Weakened("FSDP605", path, 1, f"{len(more)} more in the baseline")
+                yield Weakened("FSDP605", path, 1, f"{len(more)} more findings in the baseline")
 
 
 def _entries(source: bytes) -> set[str]:
@@ -150,4 +150,4 @@ def _finding(one: Weakened, root: Path | None) -> Finding:
     return Finding(one.rule, NAMES[one.rule], path, *place, Level.MANUAL, one.message, _ADVICE)
 
 
-_ADVICE = "undo this edit, or let a person commit it by itself with the reason"
+_ADVICE = "undo this edit, or let a person commit it separately with the reason"

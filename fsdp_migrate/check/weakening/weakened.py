@@ -56,10 +56,10 @@ def _share(one: Facts, other: Facts) -> float:
 
 def _of_file(path: str, old: Facts, new: Facts) -> Iterator[Weakened]:
     for rule, said, was, now in (
-        ("FSDP602", "states need not match any more", old.lax, new.lax),
+        ("FSDP602", "states no longer have to match", old.lax, new.lax),
         ("FSDP603", "the loop ends early", old.limits, new.limits),
         ("FSDP605", "finding silenced", old.ignores, new.ignores),
-        ("FSDP606", "known at run time alone", old.hidden, new.hidden),
+        ("FSDP606", "only known at run time", old.hidden, new.hidden),
         ("FSDP607", "tests left out", old.skips, new.skips),
     ):
         for one in _added(was, now):
@@ -83,7 +83,7 @@ def _todos(path: str, old: Facts, new: Facts) -> Iterator[Weakened]:
 
 def todo_removed(path: str, line: int, code: str) -> Weakened:
     """The comment of a rewrite is gone, and ``code`` below it is as it was."""
-    return Weakened("FSDP606", path, line, f"TODO removed, and its statement is as it was: {_short(code)}")
+    return Weakened("FSDP606", path, line, f"TODO removed, but its statement is unchanged: {_short(code)}")
 
 
 def _code(line: str) -> str:
@@ -166,7 +166,7 @@ def _asserts(before: Mapping[str, Facts], after: Mapping[str, Facts], renamed: M
                 fresh[one.scope, False] -= 1
             else:
                 line = facts.scopes.get(one.scope, 1)
-                yield Weakened("FSDP601", where, line, f"can no longer fail, or deleted: {_short(one.text)}")
+                yield Weakened("FSDP601", where, line, f"deleted, or can no longer fail: {_short(one.text)}")
 
 
 def _compares(one: Text) -> bool:

@@ -26,29 +26,31 @@ Asserts that were deleted, or that can no longer fail.
 
 {_ONLY}
 
-Neither the function nor another file has the assert any more, nothing reaches it (after a `return`, below `if
-False`), its failure is caught, or it is always true. An assert that moved, or whose names changed with the model,
-is not meant. Put it back, or write the one that is true under FSDP2.""",
+The assert is gone from the function and from all other files, is unreachable (after a `return`, below `if False`), is
+always true, or its failure is caught. An assert that moved, or whose names changed with the model, is not reported.
+Put the assert back, or write one that is true under FSDP2.""",
     "FSDP602": f"""\
 `strict=False`, or a partial load, where states had to match.
 
 {_ONLY}
 
-A state whose keys do not match then loads in part, silently, and the model trains from other weights. Convert the
+A state whose keys do not match then loads only in part, silently, and the model trains from different weights.
+Convert the
 keys of the state instead, and load strictly.""",
     "FSDP603": f"""\
 Fewer steps, epochs or batches than before.
 
 {_ONLY}
 
-A shorter run shows less: differences between FSDP1 and FSDP2 grow with the steps. Lowered numbers, new limits
-(`islice`, a slice of the loader, a `break` on the step) and settings in configuration and scripts are meant.""",
+A shorter run shows less: differences between FSDP1 and FSDP2 grow with the steps. The rule reports lowered numbers,
+new limits (`islice`, a slice of the loader, a `break` on the step), and settings in configuration and scripts.""",
     "FSDP604": f"""\
-Another seed, one more, or one less.
+A changed, added or removed seed.
 
 {_ONLY}
 
-With another seed two runs cannot be compared, and a failing comparison can be made to pass by chance. Keep the
+Two runs with different seeds cannot be compared, and another seed can make a failing comparison pass by chance. Keep
+the
 seed that the FSDP1 code had.""",
     "FSDP605": f"""\
 Findings that were silenced: `ignore` comments, settings, and baselines that grew.
@@ -57,25 +59,25 @@ Findings that were silenced: `ignore` comments, settings, and baselines that gre
 
 A silenced finding is not a migrated one. Fix the code, or let a person decide and commit the exception by itself.""",
     "FSDP606": f"""\
-FSDP1 code that was moved to where no rule sees it.
+FSDP1 code that was moved out of reach of the rules.
 
 {_ONLY}
 
-Meant are files that git now ignores or that are no longer Python, names that are put together at run time
-(`getattr` with a computed name, `import_module`), sources in strings (`exec`, `eval`), and TODO comments of a
-rewrite that were removed while their statement stayed as it is.""",
+The rule reports files that git now ignores or that are no longer Python, names that are built at run time
+(`getattr` with a computed name, `import_module`), sources in strings (`exec`, `eval`), and TODO comments of a rewrite
+that were removed without a change to their statement.""",
     "FSDP607": f"""\
 Tests that were deleted, skipped or deselected.
 
 {_ONLY}
 
-A test that moved, or whose name changed and that still has its asserts, is not meant. Make it pass, or say in its
-own commit why it no longer applies.""",
+A test that moved, or was renamed and still has its asserts, is not reported. Make the test pass, or explain in a
+separate commit why it no longer applies.""",
     "FSDP608": f"""\
 A wider tolerance in a comparison.
 
 {_ONLY}
 
-In fp32 the losses before and after a migration are the same bits, with [stated exceptions](../numerics.md). Find
-out what differs (`fsdp-migrate verify`) before you allow for it.""",
+In fp32 the losses before and after a migration are equal bit for bit, with [stated exceptions](../numerics.md). Find
+out what differs (`fsdp-migrate verify`) before you accept it.""",
 }

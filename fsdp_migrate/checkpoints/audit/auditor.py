@@ -48,7 +48,7 @@ class Audit:
         first = Counter(self._named(key) for key in self._checkpoint.entries)
         for name in (first - self._second.counts) or (self._second.counts - first):
             one, other = first[name], self._second.counts[name]
-            raise Disagrees(f"{_shown(name)} is there {_times(one)} in one and {_times(other)} in the other")
+            raise Disagrees(f"{_shown(name)} exists {_times(one)} in one and {_times(other)} in the other")
         for key, entry in self._checkpoint.entries.items():
             leaf = self._second.leaves.get(self._named(key))
             if leaf is not None and not _alike(entry, leaf):
@@ -124,7 +124,7 @@ def _run(run: Run, second: Inventory) -> npt.NDArray[np.uint8]:
     for part in second.places.get(place, ()):
         if isinstance(run.where, Item) or part.place.strides == run.where.strides:
             return reading.read(part, run.first, run.count)
-    raise Disagrees(f"{place[0]}: the second reading has no tensor from byte {place[1]} on")
+    raise Disagrees(f"{place[0]}: the second reading has no tensor from byte {place[1]}")
 
 
 def _wheres(entry: TensorEntry) -> Iterator[Bytes | Item]:
@@ -147,7 +147,7 @@ def _by_key(leaves: Iterable[tuple[Name, _Held]], exact: bool) -> dict[Name, tup
             continue
         key = name if exact else tuple(map(str, name))
         if key in found:
-            raise Disagrees(f"{_shown(name)} is there twice, once as a number and once as text")
+            raise Disagrees(f"{_shown(name)} exists twice, once as a number and once as text")
         found[key] = name, leaf
     return found
 

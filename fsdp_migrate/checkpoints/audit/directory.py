@@ -62,7 +62,7 @@ def _entries(data: bytes, number: int) -> dict[str, tuple[int, int]]:
     at = 0
     for _ in range(number):
         if data[at : at + 4] != b"PK\x01\x02":
-            raise ValueError("an entry that is none")
+            raise ValueError("an invalid entry")
         (flags,) = struct.unpack("<H", data[at + 8 : at + 10])
         packed, length, name, extra, comment = struct.unpack("<IIHHH", data[at + 20 : at + 34])
         (header,) = struct.unpack("<I", data[at + 42 : at + 46])

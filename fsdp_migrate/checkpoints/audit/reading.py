@@ -126,7 +126,7 @@ def read(part: Part, first: int = 0, number: int | None = None) -> npt.NDArray[n
     place, total = part.place, count(part.sizes)
     number = total - first if number is None else number
     if first + number > total:
-        raise Disagrees(f"{place.file}: {number} elements from {first} on, of {total}")
+        raise Disagrees(f"{place.file}: {number} elements from {first}, of {total}")
     if not number:
         return np.empty(0, np.uint8)
     if _is_contiguous(part):

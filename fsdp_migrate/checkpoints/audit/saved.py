@@ -193,7 +193,7 @@ def integers(value: Any) -> tuple[int, ...]:
         value = value.arguments[0] if value.arguments else ()
     found = tuple(value)
     if not all(type(one) is int and one >= 0 for one in found):
-        raise ValueError("a shape that is none")
+        raise ValueError("an invalid shape")
     return found
 
 

@@ -74,7 +74,7 @@ def differences(checkpoint: Checkpoint, wanted: Manifest, advance: Callable[[int
         elif (entry.dtype, list(entry.shape)) != (told["dtype"], told["shape"]):
             yield f"{spelled(key)} is {entry.dtype} of shape {entry.shape}, and was {told['dtype']} of {told['shape']}"
         elif _digest(entry, advance) != told["sha256"]:
-            yield f"{spelled(key)} has other elements than were written (SHA-256)"
+            yield f"the elements of {spelled(key)} differ from the ones that were written (SHA-256)"
 
 
 def _digest(entry: TensorEntry, advance: Callable[[int], object]) -> str:

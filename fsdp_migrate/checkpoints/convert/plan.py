@@ -78,7 +78,7 @@ def plan(checkpoint: Checkpoint, wanted: Wanted, beside: Sequence[Checkpoint] = 
         _refuse_keys_inside(state)
     state = _noting_numbers(state)
     if any(entry.kind == "sharded" for _, entry in tensors(state.entries)):
-        state = state.noting("shapes are known from the parts alone: check that the files of all ranks are there")
+        state = state.noting("shapes are only known from the parts: check that the files of all ranks are present")
     if any(file.name == LIGHTNING_FILE for file in checkpoint.found.files):
         state = state.noting(
             f"left out {LIGHTNING_FILE}, in which Lightning keeps epochs and settings: copy it yourself"
@@ -229,8 +229,9 @@ def _refuse_other_models(state: State, root: Key) -> None:
         if isinstance(entry, TensorEntry) and key[:-1] != root and "float" in entry.dtype and len(entry.shape) > 1:
             other = spelled(key[: _differs_at(key, root)])
             raise CannotConvert(
-                f"{spelled(key)} looks like another model than that under {spelled(root) or 'the root'}, and "
-                f"safetensors keep one: --leave-out {other}" + (f", or --leave-out {spelled(root)}" if root else "")
+                f"{spelled(key)} looks like a second model besides the one under {spelled(root) or 'the root'}, "
+                f"and safetensors can store only one: --leave-out {other}"
+                + (f", or --leave-out {spelled(root)}" if root else "")
             )
 
 

@@ -30,11 +30,11 @@ def nbytes_of(state: State) -> int:
 def refuse(source: Path, target: Path) -> None:
     """Raise :class:`CannotConvert` where ``target`` is taken, lies in ``source``, or has no folder to lie in."""
     if os.path.lexists(target):
-        raise CannotConvert(f"{target}: it already exists, and nothing is overwritten: choose another")
+        raise CannotConvert(f"{target}: it already exists, and nothing is overwritten: choose another name")
     if not target.parent.is_dir():
         raise CannotConvert(f"{target.parent}: no such folder")
     if source.is_dir() and source.resolve() in Path(os.path.realpath(target)).parents:
-        raise CannotConvert(f"{target}: it is inside the checkpoint that is read: choose a place outside of {source}")
+        raise CannotConvert(f"{target}: it is inside the checkpoint that is read: choose a place outside {source}")
 
 
 def refuse_name(target: Path, to_file: bool) -> None:
@@ -98,13 +98,15 @@ def _move(path: Path, target: Path) -> None:
             path.rename(target)
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise CannotConvert(f"{target}: another process has created it meanwhile: choose another") from error
+                raise CannotConvert(
+                    f"{target}: another process has created it in the meantime: choose another name"
+                ) from error
             raise
         return
     try:
         os.link(path, target)
     except FileExistsError as error:
-        raise CannotConvert(f"{target}: another process has created it meanwhile: choose another") from error
+        raise CannotConvert(f"{target}: another process has created it in the meantime: choose another name") from error
     except OSError:
         # Some file systems have no links.
         path.rename(target)

@@ -42,5 +42,5 @@ def _verdict(checkpoint: Checkpoint, progress: Progress) -> Verdict:
         found = tuple(manifest.differences(checkpoint, held, progress("SHA-256", nbytes)))
         return Verdict(checkpoint.path, found, f"{count} tensors are as their manifest says (SHA-256)", True)
     if digests.lacks_digests(checkpoint):
-        return Verdict(checkpoint.path, (), f"{count} tensors, and no digest of some of them: not compared", False)
+        return Verdict(checkpoint.path, (), f"{count} tensors, some without a digest: not compared", False)
     return Verdict(checkpoint.path, (), f"{count} tensors are as torch.save wrote them (CRC-32)", True)

@@ -127,7 +127,7 @@ def _flat(checkpoint: Checkpoint, count: int) -> _Said:
     said = f"{count} flat parameter{'s' * (count > 1)} of FSDP1 (LOCAL_STATE_DICT), which no FSDP2 model has"
     advice = f"{_convert(checkpoint, ' --template FILE')} (with strict=False, loading it silently loads nothing)"
     if checkpoint.found.kind is Kind.DCP:
-        said += "; tensors beside them under parameters' own names, if any, are one rank's slice"
+        said += "; tensors next to them under the names of parameters, if any, are one rank's slice"
     return _Said("FSDP402", Level.MANUAL, said, advice, checkpoint.path)
 
 
@@ -162,7 +162,7 @@ def _lost_moments(checkpoint: Checkpoint, lost: Mapping[Key, tuple[str, ...]]) -
         Level.MANUAL,
         f"states of {count} parameter{'s' * (count > 1)} ({states}) are one tensor, as FSDP1 saves them on the CPU: "
         "all but one are lost",
-        "load the model alone and start the optimizer again, or use a checkpoint saved with offload_to_cpu=False",
+        "load only the model and start the optimizer again, or use a checkpoint saved with offload_to_cpu=False",
         checkpoint.path,
     )
 
@@ -173,8 +173,8 @@ def _shared_counters(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _Said(
             "FSDP408",
             Level.REVIEW,
-            f"{count} parameters share states (step) with others, as in a flat parameter of FSDP1: assumes what loads "
-            "them copies each (loaded as they are, each parameter counts the steps of all)",
+            f"{count} parameters share states (step) with others, as in a flat parameter of FSDP1: assumes the "
+            f"loading code copies each (otherwise each parameter counts the steps of all)",
             "load it with the lines that fsdp-migrate checkpoint inspect prints, or convert it, which separates them",
             checkpoint.path,
         )

@@ -59,7 +59,7 @@ def line(checkpoint: Checkpoint, aliases: Sequence[tuple[str, str]] = ()) -> str
     if traits.shared_moments(checkpoint.entries):
         # A line would load the one tensor as each of the states.
         has_model = root_of_model(checkpoint.entries) is not None
-        return "# the model alone, as the finding says" if has_model else "# not this optimizer: see the finding"
+        return "# only the model, as the finding says" if has_model else "# not this optimizer: see the finding"
     loaded = _line(checkpoint, aliases)
     shared = [optimizer.prefix for optimizer in traits.optimizers(checkpoint.entries)[:1]]
     return f"{loaded}\n{OWNED}" if any(traits.sharing(checkpoint.entries, one) for one in shared) else loaded
@@ -144,7 +144,7 @@ def traps(checkpoint: Checkpoint) -> Iterator[Trap]:
         yield Trap(
             "sharded-safetensors",
             "the shape of a tensor is only known from its parts: if the files of the last ranks are missing, it is "
-            "shorter and nothing in the others shows it",
+            "too short, and the other files do not show it",
         )
     if any(name.startswith("_orig_mod.") or "._orig_mod." in name for name in names):
         yield Trap("compiled", "keys with _orig_mod. come from torch.compile and match only a compiled model")

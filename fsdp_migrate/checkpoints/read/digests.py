@@ -64,7 +64,7 @@ def _problem(storage: _Storage, advance: Callable[[int], object]) -> str:
         return f"{storage.file}: could not read: {error.strerror or error}"
     if not left and crc == storage.crc:
         return ""
-    return f"{storage.file}: the bytes of {storage.name} are not those that torch.save wrote (CRC-32)"
+    return f"{storage.file}: the bytes of {storage.name} differ from what torch.save wrote (CRC-32)"
 
 
 def _storages(checkpoint: Checkpoint) -> Iterator[_Storage]:

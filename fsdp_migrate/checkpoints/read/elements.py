@@ -113,7 +113,7 @@ def _refuse_other(boxed: Elements, elements: Elements, chunk: Chunk, other: Chun
 
 def _differ(chunk: Chunk) -> str:
     file = chunk.where.parts[0].where.file if isinstance(chunk.where, Runs) else chunk.where.file
-    return f"{file}: the elements from {chunk.offsets} on differ from another copy of them in the same checkpoint"
+    return f"{file}: from element {chunk.offsets}, the values differ from another copy in the same checkpoint"
 
 
 def _slices(pairs: Sequence[tuple[int, int]]) -> tuple[slice, ...]:

@@ -52,7 +52,7 @@ _NAMED = (*_TORCH, *_OFTEN_TORCH, ".safetensors", ".safetensors.index.json", ".d
 LFS_START = b"version https://git-lfs"
 _TOLD_BY = 512
 #: Why such a thing is passed over.
-SPECIAL = "a pipe, a device or a link to nowhere, which is not opened"
+SPECIAL = "a pipe, a device or a broken link, which is not opened"
 #: A path may have a million characters; a message shows its start.
 _SHOWN = 200
 #: Numbers are of the digits that programs count with: a line that loads has no other spelling of them.
@@ -90,7 +90,7 @@ def find(
 def leads_out(file: Path, folder: Path) -> str:
     """Why ``file``, which is in ``folder``, is not read where a link leads out of it; "" where none does."""
     inside = Path(os.path.realpath(folder)) in Path(os.path.realpath(file)).parents
-    return "" if inside else "a link out of its folder, where nothing is read: copy the file into the folder"
+    return "" if inside else "a link to a file outside its folder, which is not read: copy the file into the folder"
 
 
 def _may_be_checkpoint(name: str) -> bool:

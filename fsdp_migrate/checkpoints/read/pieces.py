@@ -37,7 +37,7 @@ def integers(value: Any) -> tuple[int, ...]:
     if isinstance(value, Call):
         value = value.arguments[0] if value.arguments else ()
     if not isinstance(value, tuple | list) or not all(type(part) is int and 0 <= part < 2**63 for part in value):
-        raise ValueError("a shape that is not one")
+        raise ValueError("an invalid shape")
     return tuple(value)
 
 
@@ -53,7 +53,7 @@ def of_dtensor(spec: dict[str, Any], shape: tuple[int, ...]) -> Place:
     sizes = _mesh_shape(mesh)
     coordinate = mesh.get("_coordinate_on_dim")
     if coordinate is None or len(coordinate) != len(sizes):
-        raise ValueError("a DTensor saved on a rank outside of its mesh")
+        raise ValueError("a DTensor saved on a rank outside its mesh")
     offsets, box = [0] * len(shape), list(shape)
     for dim, count, index in _splits(spec["placements"], sizes, integers(tuple(coordinate))):
         step = -(-box[dim] // count) if box[dim] else 0

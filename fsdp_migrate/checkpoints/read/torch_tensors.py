@@ -72,7 +72,7 @@ class Tensors:
                 case _:
                     return None
         except _MISTAKES as error:
-            raise BadCheckpoint(f"{self._where}: a tensor is not described as torch does it: {error}") from error
+            raise BadCheckpoint(f"{self._where}: a tensor description that torch does not write: {error}") from error
 
     def _ordinary(self, call: Call) -> TensorEntry:
         storage, first, sizes, strides = call.arguments[:4]
@@ -117,7 +117,7 @@ class Tensors:
         self.fsdp1 = self.fsdp1 or "_has_been_cloned" in attributes
         self.lost = lost_attributes(attributes, _TORCHS_OWN) or self.lost
         if name not in ("Tensor", "Parameter", "Buffer"):
-            self.lost = f"it is of the tensor class {name}, which no other format keeps"
+            self.lost = f"it has the tensor class {name}, which no other format keeps"
         made = global_of(function)
         return self._entry(Call(made, tuple(arguments))) if made is not None else None
 

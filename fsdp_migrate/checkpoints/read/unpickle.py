@@ -179,7 +179,7 @@ def _scan(stream: io.BytesIO, names: set[Global]) -> int:
                 case "PUT" | "BINPUT" | "LONG_BINPUT":
                     # The C reader makes room for all slots below, so that one large number takes all memory.
                     if argument is None or argument > slots:
-                        raise BadPickle(f"memo slot {argument}, where the next would be {slots}")
+                        raise BadPickle(f"memo slot {argument}, but the next one is {slots}")
                     slots += 1
                 case "MEMOIZE":
                     slots += 1
@@ -221,9 +221,9 @@ class _Reader(pickle.Unpickler):
         outer = global_of(owner)
         if outer is None:
             self.fetched.add(Global("unknown", described(name)))
-            raise BadPickle(f"it asks for the attribute {described(name)} of something that is not a class")
+            raise BadPickle(f"it reads the attribute {described(name)} of an object that is not a class")
         if not isinstance(name, str):
-            raise BadPickle(f"it asks for the attribute {described(name)}, which is not a name")
+            raise BadPickle(f"it reads the attribute {described(name)}, which is not a valid name")
         inner = Global(outer.module, f"{outer.name}.{name}")
         self.fetched.add(inner)
         return self._inert(inner)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 #: Why the value of a word that holds a variable cannot be edited.
-COMPOSED = "it is composed by variables"
+COMPOSED = "it is built from variables"
 _HEREDOC = re.compile(r"<<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
 _SPACE = " \t\r"
 _ENDS = ";&|()\n"

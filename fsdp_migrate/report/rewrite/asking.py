@@ -32,7 +32,7 @@ KEYS = {
 }
 AFTERWARDS = {
     "c": "ask again about the hunks with these calls",
-    "w": "write the accepted hunks; the project does not train before the others follow",
+    "w": "write the accepted hunks; the project does not train until the others are written too",
     "q": "quit: nothing is written, and the same command continues from here",
     "?": "print this",
 }

@@ -64,14 +64,14 @@ def next_steps(result: RunResult) -> list[str]:
     if manual:
         place = "1 place that was" if manual == 1 else f"{manual} places that were"
         steps.append(
-            f"Change by hand the {place} not rewritten. Each has a reason and an advice, and a comment "
+            f"Change by hand the {place} not rewritten. Each has a reason, advice, and a comment "
             "`TODO(fsdp-migrate ...)` in the code."
         )
     if importing := result.importing_helpers:
         steps.append(f"Install fsdp-compat where the code trains: {new_imports(importing)}.")
     if assumed:
         steps.append(
-            f"Read the assumptions ({assumed}) and their places: where one is not true for your program, "
-            "change the code there."
+            f"Read the assumptions ({assumed}) and their places: if one is not true for your program, change the "
+            f"code there."
         )
     return steps

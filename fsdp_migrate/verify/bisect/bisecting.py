@@ -112,5 +112,5 @@ def apply(root: Path, bisection: Bisection, command: str) -> list[str]:
             writing.replace(file, other, expected=now)
     except OSError as error:
         reason = f"{error.filename or root}: {error.strerror or error}"
-        raise CannotRun(f"{reason}; what was written by then is taken back by fsdp-migrate undo") from error
+        raise CannotRun(f"{reason}; fsdp-migrate undo restores the files written so far") from error
     return sorted(file.relative_to(root).as_posix() for file in changes)

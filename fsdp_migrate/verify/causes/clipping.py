@@ -80,7 +80,7 @@ class OrderOfNorm(Cause):
     """Gradients are equal until clipping scales them by a norm that was added up in another order."""
 
     name, rule = "order-of-norm", "FSDP201"
-    cure = "FSDP2 adds up squares in another order; " + HOW_FAR
+    cure = "FSDP2 sums the squares in a different order; " + HOW_FAR
     is_rounding = True
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
@@ -95,4 +95,4 @@ class OrderOfNorm(Cause):
         moved = at_step(comparison, Question.CLIPPED_GRADIENTS, first)
         if not close or all(a == b for a, b in norms) or any(found.relative > 1e-5 for found in moved):
             return None
-        return "the gradient norm is added up in another order, and its last digit scales the clipped gradients"
+        return "the gradient norm is summed in a different order, and its last digit scales the clipped gradients"

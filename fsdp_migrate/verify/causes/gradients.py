@@ -62,7 +62,7 @@ class OtherDivisor(Cause):
         whole = [copies[0] for copies in (step.unclipped or step.grads).values()]
         if len(gaps) < sum(value is not None and not value.is_zero for value in whole):
             return None
-        return f"every gradient is {ratios[0]:.4g} times that before: it is divided by another number"
+        return f"every gradient is {ratios[0]:.4g} times the one before: it is divided by another number"
 
 
 def _all_close(ratios: list[float]) -> bool:
@@ -73,7 +73,7 @@ class SharedInput(Cause):
     """A gradient differs by rounding before anything is reduced, while all that led to it is equal."""
 
     name, rule = "shared-input", "FSDP122"
-    cure = "FSDP2 adds up the gradient of an input that units share in another order; " + HOW_FAR
+    cure = "FSDP2 sums the gradient of an input that units share in a different order; " + HOW_FAR
     is_rounding = True
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
@@ -87,14 +87,17 @@ class SharedInput(Cause):
         ):
             return None
         module = name_of(comparison, first.name)
-        return f"the {first.what} of {module} differs within rounding, and all before it is equal: order of summation"
+        return (
+            f"the {first.what} of {module} differs within rounding, and everything before it is equal: order of "
+            f"summation"
+        )
 
 
 class OrderOfSummation(Cause):
     """Gradients differ by rounding, while data, weights and losses are equal."""
 
     name = "order-of-summation"
-    cure = "The same groups of ranks reduce alike, and --deep shows whether it is the reduction; " + HOW_FAR
+    cure = "The groups of ranks are the same; --deep shows whether the reduction causes it; " + HOW_FAR
     is_rounding = True
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
@@ -113,7 +116,7 @@ class AccumulatedIn(Cause):
     """Unreduced gradients are added up by FSDP1 in the dtype of the computation, by FSDP2 in that of the reduction."""
 
     name, rule = "accumulation-dtype", "FSDP202"
-    cure = "Set reduce_dtype to float32 for the least rounding; with float32 throughout the two are equal."
+    cure = "Set reduce_dtype to float32 for the least rounding; with float32 throughout, the two are equal."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.GRADIENTS:
@@ -132,7 +135,7 @@ class AccumulatedIn(Cause):
         small = all(found.relative <= coarse for found in at_step(comparison, Question.GRADIENTS, first))
         if backwards < 2 or reductions >= backwards * len(units) or not small:
             return None
-        return f"gradients of {backwards} backwards are added up in {computed} before and in {reduced} after"
+        return f"gradients of {backwards} backwards are summed in {computed} before and in {reduced} after"
 
 
 def _all_rounding(found: list[Difference]) -> bool:

@@ -15,7 +15,7 @@ class OtherGroups(Cause):
     """Parameters are in other groups: flat parameters have one dimension, whatever is in them."""
 
     name, rule = "other-groups", "FSDP213"
-    cure = "Choose the groups by the parameters' names or by the shapes that they had before."
+    cure = "Choose the groups by parameter name, or by the shapes before sharding."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.SETTINGS or first.what != "weight_decay":

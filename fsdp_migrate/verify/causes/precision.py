@@ -13,7 +13,7 @@ class BufferDtype(Cause):
     """FSDP1 cast buffers, FSDP2 leaves them: a fp32 buffer promotes what it meets."""
 
     name, rule = "buffer-dtype", "FSDP104"
-    cure = "Cast the buffers to what buffer_dtype was, before fully_shard."
+    cure = "Cast the buffers to the old buffer_dtype before fully_shard."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question < Question.FORWARD:

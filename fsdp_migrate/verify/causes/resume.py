@@ -25,7 +25,7 @@ class StateOfSomeRanks(Cause):
         if first.question is not Question.INITIAL_STATE or not empty or _start(comparison.before, first).empty:
             return None
         ranks = ", ".join(map(str, empty))
-        return f"rank{'s' * (len(empty) > 1)} {ranks} have no optimizer state after the load, and others have"
+        return f"rank{'s' * (len(empty) > 1)} {ranks} have no optimizer state after the load, but other ranks do"
 
 
 class NotResumed(Cause):
@@ -94,7 +94,7 @@ class OfAnotherStep(Cause):
     """What was loaded is what the run that never stopped had at another step."""
 
     name, rule = "of-another-step", "FSDP309"
-    cure = "Copy a state when it is taken (copy.deepcopy) if a step may come before it is written, and load the newest."
+    cure = "Copy a state when you take it (copy.deepcopy) if a step may run before it is written, and load the newest."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question not in _GIVEN or not comparison.before.until:
@@ -121,7 +121,7 @@ class NothingLoaded(Cause):
         every = _start(comparison.before, first).weights
         if len(changed) < len(every):
             return None
-        return f"none of the {len(every)} parameters has what was saved: the load took nothing"
+        return f"none of the {len(every)} parameters has its saved values: nothing was loaded"
 
 
 class DataFromStart(Cause):
@@ -139,7 +139,7 @@ class DataFromStart(Cause):
             for one, two in zip(start.ranks, now.ranks, strict=False)
             if two.inputs
         ]
-        return "the run that resumes begins again with the first batch" if same and all(same) else None
+        return "the run that resumes starts again with the first batch" if same and all(same) else None
 
 
 class OtherRandomNumbers(Cause):
@@ -156,7 +156,9 @@ class OtherRandomNumbers(Cause):
             side.steps[first.event].ranks[first.rank].random for side in (comparison.before, comparison.after)
         )
         return (
-            "the generators are elsewhere: their state was not loaded" if before and after and before != after else None
+            "the random generators have a different state: it was not loaded"
+            if before and after and before != after
+            else None
         )
 
 
@@ -174,7 +176,7 @@ class InitialRate(Cause):
 
 
 class LostSchedule(Cause):
-    """A rate that changes from step to step does not go on where it was."""
+    """A rate that changes from step to step does not continue."""
 
     name = "lost-schedule"
     cure = "Save scheduler.state_dict(), and load it after the optimizer's state."
@@ -188,7 +190,7 @@ class LostSchedule(Cause):
             return None
         return (
             f"{first.what} of {name_of(comparison, first.name)} is {first.before} before and {first.after} after: "
-            "the schedule does not go on where it was"
+            "the schedule does not continue"
         )
 
 

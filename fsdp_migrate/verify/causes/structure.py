@@ -22,7 +22,7 @@ class Untied(Cause):
             root = parameter.key.partition(":")[0]
             split = [name for name in parameter.names[1:] if f"{root}:{name}" in apart]
             if split:
-                return f"{split[0]} is tied to {parameter.names[0]} before and is a parameter of its own after"
+                return f"{split[0]} is tied to {parameter.names[0]} before and is a separate parameter after"
         return None
 
 
@@ -76,7 +76,7 @@ class OtherReshard(_Unit):
     """A unit keeps its parameters gathered, or no longer does."""
 
     name, rule, what = "other-reshard", "FSDP102", "reshard"
-    cure = "Set reshard_after_forward to what the sharding strategy of FSDP1 did."
+    cure = "Set reshard_after_forward to match the sharding strategy of FSDP1."
 
 
 class OtherMesh(_Unit):

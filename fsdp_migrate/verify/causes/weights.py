@@ -38,7 +38,7 @@ class ReplicasApart(Cause):
             return None
         for key, before, after in _pairs(comparison):
             if agree(before) and not agree(after):
-                return f"the replicas of {name_of(comparison, key)} start different after, and equal before"
+                return f"the replicas of {name_of(comparison, key)} start different after, but equal before"
         return None
 
 
@@ -57,7 +57,7 @@ class NotLoaded(Cause):
         zeros = [key for key, one, two in pairs if two.is_zero and not one.is_zero]
         if not zeros:
             return None
-        return f"{name_of(comparison, *zeros)} is zeros before the first step: neither initialised nor loaded"
+        return f"{name_of(comparison, *zeros)} is all zeros before the first step: neither initialised nor loaded"
 
 
 class InitialisedLater(Cause):
@@ -77,7 +77,8 @@ class InitialisedLater(Cause):
         if not redrawn or not alike or not all(one.same_bits(two) for one, two in constant):
             return None
         return (
-            f"{len(redrawn)} parameters are other draws before the first step: initialised after sharding, or reseeded"
+            f"{len(redrawn)} parameters have different random values before the first step: initialised after "
+            f"sharding, or reseeded"
         )
 
 

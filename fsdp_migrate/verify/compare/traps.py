@@ -27,11 +27,11 @@ def trap(before: Recording, after: Recording) -> str | None:
         return f"the runs recorded {counts}: one of them ended early; see what it printed last"
     if len(before.optimizers) != len(after.optimizers):
         counts = f"{len(before.optimizers)} optimizers stepped before and {len(after.optimizers)} after"
-        return f"{counts}: the runs do not do the same"
+        return f"{counts}: the runs do different work"
     if after.earlier:
         more = f" and {len(after.earlier) - 1} more" if len(after.earlier) > 1 else ""
         return (
-            f"the run after read {after.earlier[0]}{more}, which an earlier run of this comparison has written; "
+            f"the run after read {after.earlier[0]}{more}, which an earlier run of this comparison wrote; "
             "give each run its own output directory, such as a relative one"
         )
     return None

@@ -51,7 +51,7 @@ class Stopwatch:
         if not self._orders.times:
             return
         if self._model is None:
-            raise Refused("no model of the program has run before its first optimizer step")
+            raise Refused("no model ran before the program's first optimizer step")
         self._timeline.finish()
         layouts = importlib.import_module("fsdp_compat.preflight.present_layout")
         first = next((each for each in self._model.parameters()), torch.empty(0))

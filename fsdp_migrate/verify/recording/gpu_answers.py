@@ -19,4 +19,4 @@ def answers(out: Path) -> list[str]:
         return []
     asked = [f"{place} ({', '.join(what)})" for place, what in places.items()]
     more = f" and {len(asked) - _MANY} more" if len(asked) > _MANY else ""
-    return [f"the CPU and gloo answered for the GPU (--cpu) at {', '.join(asked[:_MANY])}{more}"]
+    return [f"the CPU and gloo replaced the GPU (--cpu) at {', '.join(asked[:_MANY])}{more}"]

@@ -67,7 +67,7 @@ def read(directory: Path) -> Recording:
 
 def _files(directory: Path) -> dict[int, Path]:
     if not directory.is_dir():
-        raise BadRecording(f"{directory}: there is no such folder; fsdp-migrate verify record writes it")
+        raise BadRecording(f"{directory}: there is no such folder; fsdp-migrate verify record creates it")
     again = sorted(file.name for file in directory.glob("**/rank-*.again-*.jsonl"))
     if again:
         rank = again[0].split(".")[0]
@@ -78,7 +78,9 @@ def _files(directory: Path) -> dict[int, Path]:
         if match := _NAME.fullmatch(file.name):
             number = int(match[1])
             if number in found:
-                raise BadRecording(f"{directory}: rank {number} is in {found[number]} and {file}: keep one training")
+                raise BadRecording(
+                    f"{directory}: rank {number} is in {found[number]} and {file}: keep only one training run"
+                )
             found[number] = file
     if not found:
         raise BadRecording(f"{directory}: no optimizer step was recorded in it")

@@ -15,7 +15,7 @@ def rest(recording: Recording, step: int) -> Recording:
     going = {one.optimizer for one in recording.steps if one.step >= step}
     for number, start in enumerate(recording.optimizers):
         if number not in going:
-            raise BadRecording(f"{start.name} made no step after {step}: record more steps, or resume earlier")
+            raise BadRecording(f"{start.name} ran no step after {step}: record more steps, or resume earlier")
     until = tuple(one for one in recording.steps if one.step < step)
     later = tuple(replace(one, step=one.step - step) for one in recording.steps if one.step >= step)
     weights = {key: copies for start in recording.optimizers for key, copies in start.weights.items()}

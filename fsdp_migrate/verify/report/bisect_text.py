@@ -63,7 +63,7 @@ def _answer(found: Bisected) -> Iterator[str]:
         yield f"no other form of any edit makes the runs equal ({count(search.runs, 'run')}); {seen}"
         yield "  Try fsdp-migrate verify --to shim, and read the findings of level review."
         return
-    smallest = "" if search.is_smallest else ", maybe fewer: the runs were used up"
+    smallest = "" if search.is_smallest else ", maybe fewer: no runs are left"
     yield f"found in {count(search.runs, 'run')}: the runs are equal with the other form of {_edits(found)}{smallest}"
     for edit in found.edits:
         yield f"  {_said(_spoken(edit, found.native))}"

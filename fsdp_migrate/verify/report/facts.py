@@ -55,7 +55,10 @@ def headline(verdict: Verdict) -> str:
     first = verdict.first
     if first is None and verdict.written.different:
         files = count(len(verdict.written.different), "checkpoint")
-        return f"different: {files} of those that both wrote, while all {verdict.compared} values are equal {over}"
+        return (
+            f"different: {files} of the checkpoints that both wrote, while all {verdict.compared} values are "
+            f"equal {over}"
+        )
     if first is None and verdict.noise:
         same = verdict.compared - verdict.differing
         return f"equal within {verdict.noise}: {same} of {verdict.compared} values {over}"

@@ -59,7 +59,7 @@ def _charts(verdict: Verdict) -> Iterator[Chart]:
         losses = before.losses(number), after.losses(number)
         norms = _norms(before, number), _norms(after, number)
         found = (
-            chart(f"loss: what was handed to backward, mean over ranks{whose}", _both(*losses)),
+            chart(f"loss passed to backward, mean over ranks{whose}", _both(*losses)),
             chart(f"loss after minus loss before{whose}", {"apart": _minus(*losses)}),
             chart(f"gradient norm{whose}", _both(*norms)),
             chart(f"gradient norm after minus before{whose}", {"apart": _minus(*norms)}),

@@ -27,7 +27,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
         yield f"cause: {verdict.cause.message}{rule}"
         yield f"  {verdict.cause.cure}"
     elif first is not None:
-        yield "cause: not one that is known by name"
+        yield "cause: unknown"
     yield from _by_themselves(verdict)
     environment = verdict.comparison.tally.of(Question.ENVIRONMENT)
     for difference in environment:
@@ -43,7 +43,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
 def _by_themselves(verdict: Verdict) -> Iterator[str]:
     found = by_themselves(verdict)
     if found is not None:
-        yield f"given the inputs of before, {count(len(found), 'module')} differ{'s' * (len(found) == 1)} alone"
+        yield f"given the inputs from before, {count(len(found), 'module')} still differ{'s' * (len(found) == 1)}"
     for module, what in found or ():
         yield f"  {module}: {what}"
 
@@ -56,9 +56,9 @@ def _written(verdict: Verdict) -> Iterator[str]:
     for name, said in found.different:
         yield f"  {name}: {said}"
     for name in found.only_before:
-        yield f"note: {name} is written by the run before only"
+        yield f"note: only the run before writes {name}"
     for name in found.only_after:
-        yield f"note: {name} is written by the run after only"
+        yield f"note: only the run after writes {name}"
 
 
 def _table(verdict: Verdict) -> Iterator[str]:

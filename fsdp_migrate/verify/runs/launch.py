@@ -191,7 +191,7 @@ def _asks_for_gpu(told: str, wanted: Run) -> str:
     said = f"{where} asks for a GPU, and torch finds none here"
     if wanted.orders.cpu:
         return f"\n{said}; --cpu has no answer for it: run it on a machine with GPUs"
-    return f"\n{said}: pass --cpu, which lets the CPU and gloo answer, or run it on a machine with GPUs"
+    return f"\n{said}: pass --cpu to use the CPU and gloo, or run it on a machine with GPUs"
 
 
 def _is_foreign(file: str) -> bool:

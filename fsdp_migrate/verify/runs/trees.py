@@ -80,7 +80,7 @@ def link(root: Path, tree: Path, names: tuple[str, ...]) -> None:
         if not original.exists():
             raise CannotRun(f"--link {name}: there is no {original}")
         if there.exists():
-            raise CannotRun(f"--link {name}: git has it already, so that it is in the copy")
+            raise CannotRun(f"--link {name}: git tracks it, so it is already in the copy")
         there.parent.mkdir(parents=True, exist_ok=True)
         there.symlink_to(original.resolve())
 

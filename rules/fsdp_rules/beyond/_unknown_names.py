@@ -17,7 +17,9 @@ def message(known: str) -> str:
 def advice(known: str) -> str:
     """What to do about it."""
     if known.startswith(f"{FSDP}.") and known.endswith("state_dict_type"):
-        return "pass StateDictOptions to each call of get_model_state_dict and its like in place of this setting"
+        return (
+            "remove this setting, and pass StateDictOptions to each call of get_model_state_dict and similar functions"
+        )
     _, _, member = known.partition(".")
     if known.startswith(f"{FSDP}.") and member in METHODS:
         return f"call {member} on the model itself where this value is used, and run this tool again"

@@ -15,9 +15,8 @@ from fsdp_rules.verdict.rule import Rule
 class IgnoreComment(Rule):
     """Malformed ignore comments (`# fsdp-migrate: ignore [FSDP203]`).
 
-    They silence nothing: a comment that silences every rule by a slip of the keyboard would hide what it was never
-    meant to hide. `# fsdp-migrate: ignore` silences all rules on its line, `# fsdp-migrate: ignore[FSDP203, FSDP301]`
-    those it names.
+    They silence nothing. If a mistyped comment silenced every rule, it would hide findings by accident. `#
+    fsdp-migrate: ignore` silences all rules on its line, `# fsdp-migrate: ignore[FSDP203, FSDP301]` those it names.
     """
 
     id = "FSDP905"
@@ -45,6 +44,6 @@ def build(model):
             yield Diagnosis(
                 place,
                 Level.INFO,
-                f"line {line}: {text!r} silences nothing, since it is not written as an ignore comment",
+                f"line {line}: {text!r} silences nothing, because it is not a valid ignore comment",
                 "Write # fsdp-migrate: ignore[FSDP203].",
             )

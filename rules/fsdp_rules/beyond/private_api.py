@@ -39,10 +39,10 @@ class PrivateApi(Rule):
     """Private API of FSDP1 (_handle, FlatParameter).
 
     Private modules, handles, flat parameters and attributes of the wrapper do not exist on an FSDP2 model. Each use is
-    listed with the public call that does the same where there is one, and so are questions for public attributes of the
-    wrapper (`getattr(model, "sharding_strategy", None)`), which find none, and functions of other libraries that take
-    FSDP1's models alone. Freeing a unit's parameters by hand becomes
-    `reshard()`, and an explicit lazy initialisation is removed.
+    listed, with the public call that does the same if there is one. Also listed are lookups of the wrapper's public
+    attributes (`getattr(model, "sharding_strategy", None)`), which now find nothing, and functions of other libraries
+    that accept only FSDP1 models. Freeing a unit's parameters by hand becomes `reshard()`, and an explicit lazy
+    initialisation is removed.
     """
 
     id = "FSDP902"
@@ -91,7 +91,7 @@ def free(model):
             yield from _asked(call, found, file)
         elif (taker := _taker(call, file)) and any(_may_be_sharded(one.value, file) for one in call.args):
             name = taker.rpartition(".")[2]
-            yield Diagnosis(call, Level.MANUAL, f"{name} takes models of FSDP1's class alone", TAKERS[taker])
+            yield Diagnosis(call, Level.MANUAL, f"{name} accepts only FSDP1 models", TAKERS[taker])
         elif _initialises(call, file):
             edits = (remove(file.statement(call)),)
             yield Diagnosis(

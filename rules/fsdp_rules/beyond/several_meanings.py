@@ -19,9 +19,9 @@ from fsdp_rules.verdict.what_to_test import UNCHECKED
 class SeveralMeanings(Rule):
     """Name imported from FSDP1 and from elsewhere.
 
-    Where the arms of an `if` import one name from torch and from another library, a use below both may be either. It is
-    listed, in one finding with all others in the file, and not rewritten. A use inside of one arm is read by the import
-    of that arm.
+    If the branches of an `if` import one name from torch and from another library, a use after the `if` may mean
+    either. All such uses in a file are listed in one finding and not rewritten. Inside a branch, the import of that
+    branch counts.
     """
 
     id = "FSDP906"
@@ -77,7 +77,7 @@ def _several(homes: str, reads: list[cst.Name], file: File) -> Diagnosis:
         reads[0],
         Level.MANUAL,
         f"{', '.join(names)} {'come' if len(names) > 1 else 'comes'} from {homes} here, by what ran above{places}",
-        "import the two under different names, then run this tool again",
+        "import them under different names, then run this tool again",
         claims=tuple(reads[1:]),
     )
 
@@ -88,5 +88,5 @@ def _kept(node: cst.ImportFrom, file: File) -> Iterator[Diagnosis]:
     names = (alias.evaluated_alias or alias.evaluated_name for alias in node.names)
     shared = [name for name in names if file.references.is_shared(name)]
     if shared and FSDP_PACKAGE in file.code(node):
-        message = f"this import is kept, since {', '.join(shared)} is imported from elsewhere too"
-        yield Diagnosis(node, Level.INFO, message, "remove it once nothing below reads FSDP1's")
+        message = f"this import is kept because {', '.join(shared)} is imported from elsewhere too"
+        yield Diagnosis(node, Level.INFO, message, "remove it once no code below uses the FSDP1 name")

@@ -35,9 +35,8 @@ class NamesInStrings(Rule):
 
     `importlib.import_module("torch.distributed.fsdp")`, `getattr(module, "FullyShardedDataParallel")` and class paths
     in configuration reach FSDP1 without an import. This tool cannot see how they are used, so they are listed. With
-    `--to shim` paths become those of `fsdp_compat`, which has all of FSDP1's names. A text that is searched for the
-    class's name, such as a profiler's event or a printed model, no longer has it: FSDP2's classes are called FSDP and
-    the model's own name.
+    `--to shim`, paths point to `fsdp_compat`, which has all of FSDP1's names. Text such as a profiler event or a
+    printed model no longer contains the class name: FSDP2 puts FSDP before the model's own class name.
     """
 
     id = "FSDP904"
@@ -65,15 +64,16 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
                 yield Diagnosis(
                     node,
                     Level.REVIEW,
-                    f"assumes that no name of a sharded module's class is meant, which is no longer {FSDP}",
-                    "search for FSDPModule by isinstance, or for the model's own class, whose name FSDP2's contains",
+                    f"assumes this is not the class name of a sharded module, which is no longer {FSDP}",
+                    "test isinstance(module, FSDPModule), or search for the name of the model's own class: FSDP2 "
+                    "keeps it in the new name",
                 )
             elif isinstance(text, str) and file.settings.to != "shim" and (moved := _patched(node, text, file)):
                 yield Diagnosis(
                     node,
                     Level.MANUAL,
                     f"this replaces {moved} in another module, which no longer has that name",
-                    "replace fully_shard there, which shards in place and returns the module that it is given",
+                    "replace fully_shard there: it shards in place and returns the same module",
                 )
 
     def _string(self, node: cst.SimpleString, text: str, file: File) -> Iterator[Diagnosis]:

@@ -9,8 +9,8 @@ from fsdp_rules.verdict.what_to_test import UNCHECKED
 class UnknownUse(Rule):
     """FSDP1 name used in an unknown way.
 
-    The class passed as a value, a subclass of it, a private function: the tool never guesses. The line is kept and
-    listed, since one FSDP1 call left in a migrated project can crash it, or silently do nothing.
+    Examples are the class passed as a value, a subclass of it, or a private function. The tool never guesses. It keeps
+    the line and lists it, because one FSDP1 call left in a migrated project can crash it or silently do nothing.
     """
 
     id = "FSDP901"

@@ -20,10 +20,10 @@ _AGAIN = "Change it, or keep fsdp_version: 1, and run this tool again."
 class AxolotlVersion(ConfigRule):
     """axolotl's `fsdp_version` and `fsdp_config`.
 
-    axolotl runs FSDP1 unless `fsdp_version` is 2. It reads no strategy from `fsdp_config`: the words of `fsdp` choose
-    it, and the key becomes the `reshard_after_forward` of what runs today. Keys that it never read, or that FSDP2 does
-    not have, are removed. Combinations that axolotl itself refuses under FSDP2 keep the file (FSDP533), and so do those
-    that accelerate's FSDP2 fails on.
+    axolotl runs FSDP1 unless `fsdp_version` is 2. It reads no strategy from `fsdp_config`: the options in `fsdp` choose
+    it. The key becomes `reshard_after_forward` with the behaviour that runs now. Keys that axolotl never read, or that
+    FSDP2 does not have, are removed. A file is kept if axolotl itself refuses the combination under FSDP2 (FSDP533), or
+    if accelerate's FSDP2 fails on it.
     """
 
     id = "FSDP531"
@@ -93,7 +93,7 @@ fsdp_version: 2
             told.append(SIZE_FAILS)
         checkpointing = block.get("activation_checkpointing")
         if checkpointing and checkpointing.is_true and block.around["lora_dropout"]:
-            told.append("FSDP2 recomputes a layer with another dropout than it was run with, and lora_dropout is on")
+            told.append("lora_dropout is on, and FSDP2 recomputes layers with a different dropout mask")
         for one in told:
             yield Verdict(None, Level.MANUAL, one, _AGAIN, keeps=True)
 
@@ -109,7 +109,7 @@ fsdp_version: 2
             told = f"{setting.written}: {setting.value} becomes {new}: {str(ran).lower()}"
             return Verdict(setting, Level.SAFE, told, change=change)
         told = f"{setting.written}: {setting.value} was never read, and {name} ran: now {new}: {str(ran).lower()}"
-        return Verdict(setting, Level.REVIEW, told, "Set it otherwise, if that was meant.", change)
+        return Verdict(setting, Level.REVIEW, told, "Change the value if you meant something else.", change)
 
     def _is_asked_for(self, block: Block, setting: Setting) -> bool:
         return setting.name == "use_orig_params" and str(block.around["optimizer"]).startswith("q_galore")

@@ -14,18 +14,18 @@ from fsdp_rules.verdict.finding import Level
 
 COMPOSER = "composer"
 _NEW = "reshard_after_forward"
-_SWITCH = "assumes Composer 0.32 or newer and FSDP_VERSION=2 in its environment: it runs FSDP1 without"
+_SWITCH = "assumes Composer 0.32 or newer with FSDP_VERSION=2 in its environment; otherwise it runs FSDP1"
 _AGAIN = "Keep this run on FSDP1, or remove the key and run this tool again."
 
 
 class ComposerConfig(ConfigRule):
     """`fsdp_config` of Composer and llm-foundry.
 
-    Composer runs FSDP1 unless the environment says `FSDP_VERSION=2`. Its FSDP2 then takes the keys that it knows from
-    the same mapping and drops the others with a warning: the strategy, offloading, and the sizes of hybrid sharding.
-    The strategy becomes `reshard_after_forward`, `state_dict_type: full` is written out, since the default is sharded
-    under FSDP2, and keys without effect are removed. A file that asks for what FSDP2 drops is kept. The result runs
-    under both versions with the same numbers, so that the file can change before the environment does.
+    Composer runs FSDP1 unless the environment sets `FSDP_VERSION=2`. Its FSDP2 reads the keys that it supports from the
+    same mapping and drops the others with a warning: the strategy, offloading, and the sizes of hybrid sharding. The
+    rewrite turns the strategy into `reshard_after_forward`, writes `state_dict_type: full` because FSDP2 saves sharded
+    states by default, and removes keys without effect. A file that needs something that FSDP2 drops is kept. The result
+    runs under both versions with the same numbers, so you can change the file before the environment.
     """
 
     id = "FSDP532"
@@ -87,7 +87,7 @@ fsdp_config:
     def _dropped(self, block: Block, setting: Setting, default: str) -> Verdict:
         # One replica is what FSDP2 has without the key.
         if setting.value is None or str(setting.value).lower() in (default.lower(), "none", "") or _is_one(setting):
-            told = f"{setting.written} is removed: it says what FSDP2 does without it"
+            told = f"{setting.written} is removed, because FSDP2 does this by default"
             return Verdict(setting, Level.SAFE, told, change=Change(removed=(setting.written,)))
         told = f"Composer's FSDP2 drops {said(block, setting.written, setting.value)} with a warning"
         return Verdict(setting, Level.MANUAL, told, _AGAIN, keeps=True)

@@ -17,9 +17,9 @@ CHECKPOINTING = "fsdp_activation_checkpointing"
 class ConfigCheckpointing(ConfigRule):
     """`fsdp_activation_checkpointing` of accelerate and the Trainer.
 
-    accelerate keeps the random state for FSDP1 and does not for FSDP2 (`preserve_rng_state=False`): a layer with
-    dropout is recomputed with another mask than it was run with, so that its gradients are wrong. Up to accelerate 1.14
-    it also checkpointed the children of each layer instead of the layer. Without a wrap policy it calls None and fails.
+    accelerate keeps the random state for FSDP1 but not for FSDP2 (`preserve_rng_state=False`). A layer with dropout is
+    recomputed with a different mask, so its gradients are wrong. Up to accelerate 1.14 it also checkpointed the
+    children of each layer instead of the layer. Without a wrap policy it calls None and fails.
     """
 
     id = "FSDP509"
@@ -69,6 +69,6 @@ mixed_precision: 'no'
 
 
 NO_DROPOUT = (
-    "assumes no dropout in checkpointed layers: accelerate's FSDP2 recomputes with another random state",
+    "assumes no dropout in checkpointed layers: accelerate's FSDP2 recomputes with a different random state",
     "Use accelerate 1.15 or newer, and the model's own gradient checkpointing if it has dropout.",
 )

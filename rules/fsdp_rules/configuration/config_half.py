@@ -15,10 +15,9 @@ from fsdp_rules.verdict.finding import Level
 class ConfigHalf(ConfigRule):
     """`fsdp_version: 2` with keys of FSDP1.
 
-    FSDP2 silently ignores `fsdp_sharding_strategy`, so that SHARD_GRAD_OP, HYBRID_SHARD and NO_SHARD train with full
-    sharding, and it refuses the name of a strategy in `fsdp_reshard_after_forward`. What has no effect is removed;
-    where the old key asks for something else than what runs, only the people who run it know which of the two they
-    want.
+    FSDP2 silently ignores `fsdp_sharding_strategy`, so SHARD_GRAD_OP, HYBRID_SHARD and NO_SHARD train with full
+    sharding. It rejects the name of a strategy in `fsdp_reshard_after_forward`. Keys without effect are removed. If the
+    old key asks for something other than what runs, you must decide which of the two you want.
     """
 
     id = "FSDP506"
@@ -50,7 +49,7 @@ mixed_precision: 'no'
         if reshard and strategy_name(reshard.word) and reshard.word not in ("1", "TRUE"):
             name = strategy_name(reshard.word) or ""
             now = said(block, reshard.written, reshard.value)
-            told = f"{now} raises ValueError under FSDP2, which takes a truth value"
+            told = f"{now} raises ValueError under FSDP2, which requires a boolean"
             if name in ("FULL_SHARD", "SHARD_GRAD_OP"):
                 yield Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: RESHARDS[name]}))
             else:

@@ -14,11 +14,11 @@ from fsdp_rules.verdict.finding import Level
 class ConfigPrecision(ConfigRule):
     """`mixed_precision` of accelerate, `bf16` and `fp16` of the Trainer and axolotl.
 
-    accelerate runs FSDP1 under autocast and FSDP2 without, and the Trainer trains by accelerate. With `mixed_precision:
+    accelerate runs FSDP1 under autocast and FSDP2 without, and the Trainer uses accelerate. With `mixed_precision:
     bf16` or `fp16`, accelerate wraps the forward of an FSDP1 model in autocast, which computes norms, softmax and
-    losses in fp32, and turns its outputs into fp32. For FSDP2 it does neither: everything inside the model is computed
-    in the low precision, and the outputs are of it. The losses are close and not equal, so such a file is kept: whoever
-    accepts that writes version 2 there. With `mixed_precision: no` they are the same.
+    losses in fp32, and turns its outputs into fp32. For FSDP2 it does neither: the whole model computes in low
+    precision, and so do its outputs. The losses are close but not equal, so such a file is kept. Write version 2
+    yourself if you accept that. With `mixed_precision: no`, the losses are the same.
     """
 
     id = "FSDP508"

@@ -17,9 +17,9 @@ SYNC, LOADING, ORIGINAL = "fsdp_sync_module_states", "fsdp_cpu_ram_efficient_loa
 class ConfigRemoved(ConfigRule):
     """Keys without an FSDP2 form (prefetching, `fsdp_use_orig_params`, `fsdp_sync_module_states`).
 
-    FSDP2 prefetches in backward and keeps the original parameters in any case. What can change numbers is said on the
-    line: under FSDP1 rank 0's values are broadcast, under accelerate's FSDP2 only with
-    `fsdp_cpu_ram_efficient_loading`; and `fsdp_use_orig_params: false` gave the optimizer flat parameters.
+    FSDP2 always prefetches in backward and always keeps the original parameters. The finding on a line says if its
+    removal can change numbers. FSDP1 broadcasts rank 0's values; accelerate's FSDP2 does so only with
+    `fsdp_cpu_ram_efficient_loading`. `fsdp_use_orig_params: false` gave the optimizer flat parameters.
     """
 
     id = "FSDP504"
@@ -61,7 +61,7 @@ mixed_precision: 'no'
     def _removed(self, block: Block, setting: Setting) -> Verdict:
         loads_once = is_on(block, LOADING) if block.get(LOADING) else block.form != PYTHON
         if setting.name == SYNC and not setting.is_true and loads_once:
-            told = "removed, which also ends accelerate's refusal of fsdp_cpu_ram_efficient_loading beside it"
+            told = "removed; accelerate then also accepts fsdp_cpu_ram_efficient_loading"
             change = Change(removed=(setting.written,))
             return Verdict(setting, Level.REVIEW, f"{setting.written} is {told}", change=change)
         return removed(setting, "fsdp_", broadcasts=loads_once)

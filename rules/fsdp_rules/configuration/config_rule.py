@@ -35,4 +35,4 @@ class ConfigRule:
 
     def visit(self, block: Block) -> Iterable[Verdict]:
         """Verdicts about the settings of one place."""
-        raise TypeError(f"{type(self).__name__} does not say what it looks at in {block.dialect}")
+        raise TypeError(f"{type(self).__name__} does not declare what it reads in {block.dialect}")

@@ -16,8 +16,8 @@ STATE = "fsdp_state_dict_type"
 class ConfigState(ConfigRule):
     """`fsdp_state_dict_type`.
 
-    Without the key FSDP1 saves one full file and FSDP2 a folder of shards: so that what reads the checkpoints still
-    can, the old default is written out. FSDP2 has no LOCAL_STATE_DICT, and accelerate raises there.
+    Without the key, FSDP1 saves one full file and FSDP2 a folder of shards. The rewrite writes the old default, so code
+    that reads the checkpoints still works. FSDP2 has no LOCAL_STATE_DICT, and accelerate raises there.
     """
 
     id = "FSDP503"
@@ -45,7 +45,7 @@ mixed_precision: 'no'
         setting, names = block.get(STATE), table(ACCELERATE).keys[STATE].values
         if setting is None:
             if not is_fsdp2(block):
-                told = f"the default of {named(block, STATE)} is written out, since FSDP2 has another"
+                told = f"the default of {named(block, STATE)} is written out, because FSDP2 has a different default"
                 yield Verdict(None, Level.SAFE, told, change=Change(added={STATE: "FULL_STATE_DICT"}))
             return
         name = names[int(setting.word) - 1] if setting.word in ("1", "2", "3") else setting.word
@@ -61,7 +61,7 @@ mixed_precision: 'no'
             yield Verdict(
                 setting,
                 Level.MANUAL,
-                f"{setting.written}: {setting.value} is not a type that accelerate knows",
+                f"{setting.written}: {setting.value} is not a state dict type of accelerate",
                 f"Use {' or '.join(other for other in names if not other.startswith('LOCAL'))}.",
                 keeps=not is_fsdp2(block),
             )

@@ -31,14 +31,14 @@ def strategy_name(word: str) -> str | None:
 class ConfigStrategy(ConfigRule):
     """`fsdp_sharding_strategy`.
 
-    The key becomes `fsdp_reshard_after_forward`. FSDP2 takes a truth value: true is FULL_SHARD, false is SHARD_GRAD_OP.
-    The hybrid strategies also get a `parallelism_config`, with the number of machines and of processes on each that the
-    file has; accelerate refuses to start on any other number, so that the replication cannot get lost. A plugin in
-    Python takes the GPUs of a machine from torch, as FSDP1 does, and the machines from WORLD_SIZE. Names in any case
-    and numbers are read as accelerate reads them.
+    The key becomes `fsdp_reshard_after_forward`. FSDP2 expects a boolean: true is FULL_SHARD, false is SHARD_GRAD_OP.
+    The hybrid strategies also get a `parallelism_config`, with the number of machines and of processes per machine from
+    the file. accelerate refuses to start with any other number, so replication cannot be lost. A plugin in Python gets
+    the number of GPUs per machine from torch, as FSDP1 does, and the number of machines from WORLD_SIZE. Names in upper
+    or lower case and numbers are read as accelerate reads them.
 
-    A launched FSDP1 never reads `fsdp_reshard_after_forward`: the launcher always sets a strategy, FULL_SHARD if the
-    file has none. What such a file says there is a wish that was never carried out.
+    FSDP1 started by the launcher never reads `fsdp_reshard_after_forward`: the launcher always sets a strategy,
+    FULL_SHARD if the file has none. The value in such a file never had an effect.
     """
 
     id = "FSDP502"
@@ -77,7 +77,7 @@ parallelism_config:
             yield Verdict(
                 setting,
                 Level.MANUAL,
-                f"{said(block, setting.written, setting.value)} is not a strategy that accelerate knows",
+                f"{said(block, setting.written, setting.value)} is not a sharding strategy of accelerate",
                 "Use FULL_SHARD, SHARD_GRAD_OP or HYBRID_SHARD and run this tool again.",
                 keeps=True,
             )
@@ -108,7 +108,7 @@ parallelism_config:
                 setting,
                 Level.REVIEW,
                 f"{name}: assumes every machine has as many GPUs as this process sees, as FSDP1 does",
-                "accelerate stops at the start if the sizes do not make up the number of processes.",
+                "accelerate stops at startup if the sizes do not multiply to the number of processes.",
                 replace(_renamed(setting, reshard, RESHARDS[name]), beside={"parallelism_config": True}),
             )
         machines, processes = block.around.get("num_machines"), block.around.get("num_processes")
@@ -116,7 +116,7 @@ parallelism_config:
             return Verdict(
                 setting,
                 Level.MANUAL,
-                f"{name} beside a parallelism_config, which accelerate takes with FSDP2 alone",
+                f"{name} next to a parallelism_config, which accelerate accepts only with FSDP2",
                 "Remove one of them and run this tool again.",
                 keeps=True,
             )
@@ -124,7 +124,7 @@ parallelism_config:
             return Verdict(
                 setting,
                 Level.MANUAL,
-                f"{name} needs the number of machines and of GPUs on each, which this file does not have",
+                f"{name} needs the number of machines and of GPUs per machine, which this file does not set",
                 "Set num_machines and num_processes (of all machines) and run this tool again.",
                 keeps=True,
             )
@@ -136,20 +136,20 @@ parallelism_config:
             setting,
             Level.REVIEW,
             f"{name}: assumes num_machines: {machines} with {processes // machines} GPUs on each",
-            "accelerate stops at the start if another number of processes is launched.",
+            "accelerate stops at startup if a different number of processes is launched.",
             Change(change.values, change.names, change.removed, beside=sizes),
         )
 
     def _unread(self, block: Block, reshard: Setting) -> Verdict:
         wished, now = strategy_name(reshard.word), said(block, reshard.written, reshard.value)
         if wished == "FULL_SHARD" or reshard.is_true:
-            told = f"{now} is the truth value true under FSDP2"
+            told = f"{now} means true under FSDP2"
             return Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: True}))
         return Verdict(
             reshard,
             Level.REVIEW,
             f"{now} was never read under FSDP1, which ran FULL_SHARD: now true",
-            "Set it to false for SHARD_GRAD_OP, if that was meant.",
+            "Set it to false if you meant SHARD_GRAD_OP.",
             Change({reshard.written: True}),
         )
 

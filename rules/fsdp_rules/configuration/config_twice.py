@@ -12,9 +12,9 @@ from fsdp_rules.configuration.keys import written_twice
 class ConfigTwice(ConfigRule):
     """A key that is written twice in the mapping of a framework's settings.
 
-    The frameworks' readers take the last one silently, other readers refuse the file, and what a person reads may be
-    the first. A file in which `fsdp_config`, a `strategy` or a key beside them that changes what they mean is written
-    twice is kept. Other keys of the same file are not looked at.
+    The frameworks silently use the last value, other parsers reject the file, and a person may read the first. A file
+    is kept if it contains `fsdp_config`, a `strategy`, or a neighbouring key that changes their meaning twice. Other
+    keys are not checked.
     """
 
     id = "FSDP591"

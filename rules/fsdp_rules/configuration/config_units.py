@@ -20,8 +20,8 @@ class ConfigUnits(ConfigRule):
 
     The names are the same for both versions. SIZE_BASED_WRAP is kept on FSDP1: accelerate's FSDP2 counts all parameters
     of a module, lists of layers included, and `fully_shard` refuses a ModuleList with ValueError. Without
-    `fsdp_transformer_layer_cls_to_wrap` the model's `_no_split_modules` decide, which under FSDP2 works from accelerate
-    1.14 on: before, only the root was sharded.
+    `fsdp_transformer_layer_cls_to_wrap` the model's `_no_split_modules` decide, which works under FSDP2 since
+    accelerate 1.14. Before, only the root was sharded.
     """
 
     id = "FSDP507"
@@ -52,7 +52,7 @@ mixed_precision: 'no'
             yield Verdict(
                 setting,
                 Level.MANUAL,
-                f"{said(block, setting.written, setting.value)} is not a policy that accelerate knows",
+                f"{said(block, setting.written, setting.value)} is not a wrap policy of accelerate",
                 "Use TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP and run this tool again.",
                 keeps=True,
             )
@@ -63,6 +63,7 @@ mixed_precision: 'no'
             yield Verdict(
                 setting,
                 Level.REVIEW,
-                "assumes accelerate 1.14 or newer: before, the model's _no_split_modules gave FSDP2 no units",
+                "assumes accelerate 1.14 or newer: in older versions, _no_split_modules of the model gives FSDP2 "
+                "no units",
                 f"Write the layer classes into {named(block, CLASSES)}.",
             )

@@ -15,8 +15,8 @@ from fsdp_rules.verdict.finding import Level
 class ConfigUnknown(ConfigRule):
     """Unknown and duplicate keys of `fsdp_config`.
 
-    The launcher takes any key and passes on those that it knows, silently. Keys that are known to have no effect in
-    either version are removed with the switch; any other is kept, for a reader who knows what it was meant to do.
+    The launcher accepts any key, passes on the ones that it supports, and silently drops the rest. The rewrite removes
+    keys that have no effect in either version. It keeps any other key, because only you know its purpose.
     """
 
     id = "FSDP505"

@@ -23,8 +23,8 @@ _SETS = re.compile(
 class ConfigUnreadable(ConfigRule):
     """FSDP in a file that is not valid YAML or JSON.
 
-    Templates (Jinja, Helm) become configuration only when they are filled in, and JSON has no comments for the readers
-    that frameworks use. Nothing of such a file is changed, and nothing is known about it.
+    Templates (Jinja, Helm) become configuration only when they are filled in, and the JSON parsers of frameworks accept
+    no comments. Such a file is neither changed nor analysed.
     """
 
     id = "FSDP590"
@@ -45,9 +45,13 @@ UNREADABLE = ConfigUnreadable()
 def template_or_broken(text: str, reason: str) -> tuple[Level, str, str]:
     """Level, message and advice about a text that its reader refused for ``reason``."""
     if _SETS.search(text) is None:
-        return Level.INFO, f"this file names FSDP, sets nothing of it, and cannot be read: {reason}", "no change needed"
+        return (
+            Level.INFO,
+            f"this file mentions FSDP without setting anything, and cannot be read: {reason}",
+            "no change needed",
+        )
     if _TEMPLATE.search(text):
-        message = "this is a template, which cannot be read before it is filled in"
+        message = "this is a template, which can only be read once it is filled in"
         return Level.MANUAL, message, "Fill it in and check the result."
     message = f"this file mentions FSDP and cannot be read: {reason}"
     return Level.MANUAL, message, "Correct the file and run this tool again."

@@ -63,13 +63,13 @@ num_processes: 8
             yield Verdict(
                 None,
                 Level.MANUAL if is_fsdp1(block) else Level.INFO,
-                "these flags count more than the file of --config_file: the two have to say the same",
+                "these flags override the file of --config_file, so both must agree",
                 "Move the flags to the file, and run this tool on it.",
                 keeps=True,
             )
         elif is_fsdp1(block) and block.accelerate is not None and block.accelerate < FIRST:
             release = ".".join(map(str, block.accelerate))
-            told = f"the project allows accelerate {release} at most, which has no FSDP2"
+            told = f"the newest accelerate that the project allows is {release}, which has no FSDP2"
             yield Verdict(version, Level.MANUAL, told, "Require accelerate>=1.6 and run this tool again.", keeps=True)
         elif is_fsdp1(block):
             if version is None:
@@ -80,7 +80,7 @@ num_processes: 8
                 yield Verdict(
                     version,
                     Level.MANUAL,
-                    f"fsdp_version: {version.value} is not a version that accelerate knows",
+                    f"fsdp_version: {version.value} is not a version of FSDP in accelerate",
                     "Set it to 1 and run this tool again, or write the file for 2.",
                     keeps=True,
                 )

@@ -13,9 +13,9 @@ class HostConfig(ConfigRule):
     """FSDP1 in configuration of axolotl, Lightning, NeMo and others.
 
     axolotl runs FSDP1 unless `fsdp_version` is 2. Its `fsdp_config` is migrated (FSDP531), a list `fsdp` is reported.
-    The words of the Trainer's `fsdp` without a mapping `fsdp_config`, as LLaMA-Factory's and TRL's files have them,
-    mean FSDP1 before transformers 5.10 and FSDP2 from then on. A `class_path` or `_target_` that names a class for
-    FSDP1 is reported as the class is in Python (FSDP553).
+    The Trainer's option `fsdp` without a mapping `fsdp_config`, as in files of LLaMA-Factory and TRL, means FSDP1
+    before transformers 5.10 and FSDP2 since then. A `class_path` or `_target_` that names a class for FSDP1 is reported
+    like the class in Python (FSDP553).
     """
 
     id = "FSDP541"
@@ -41,7 +41,7 @@ fsdp:
                 yield Verdict(
                     None,
                     Level.MANUAL,
-                    f"strategy: {block.around['word']} is FSDP1, and Lightning has no word for FSDP2",
+                    f"strategy: {block.around['word']} is FSDP1, and Lightning has no such name for FSDP2",
                     "Use ModelParallelStrategy with data_parallel_size: WORLD_SIZE and tensor_parallel_size: 1.",
                 )
             case _:
@@ -54,9 +54,9 @@ fsdp:
             told = f"transformers' FSDP2 refuses {refused[0]} with ValueError"
             return Verdict(None, Level.MANUAL, told, "Set version: 1 in fsdp_config, or use full_shard.")
         if isinstance(config, str):
-            told = f"the version of FSDP is that of {config}"
+            told = f"the FSDP version comes from {config}"
             return Verdict(None, Level.INFO, told, "Run this tool on that file, too.")
-        told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from then on"
+        told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 since then"
         reshard = "false" if "shard_grad_op" in words else "true"
         offload = ", cpu_offload: true" if "offload" in words else ""
         advice = f"Write fsdp_config: {{version: 2, reshard_after_forward: {reshard}{offload}}} for transformers 5.10."

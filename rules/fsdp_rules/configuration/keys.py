@@ -23,7 +23,7 @@ AGAIN = "Remove one of them and run this tool again."
 def unknown(setting: Setting, reader: str, known: Collection[str]) -> Verdict:
     """The verdict about a key that ``reader`` does not read, with the one of ``known`` that may be meant."""
     near = difflib.get_close_matches(setting.name, list(known), n=1, cutoff=0.8)
-    advice = f"It may be {near[0]} that was meant." if near else "Remove it, or use a key that is read."
+    advice = f"Did you mean {near[0]}?" if near else "Remove it, or use a key that is read."
     return Verdict(setting, Level.MANUAL, f"{reader} does not read the key {setting.written}", advice)
 
 
@@ -36,7 +36,7 @@ def written_twice(settings: Iterable[Setting], known: Mapping[str, Key] | None =
         row = known.get(setting.name) if known else None
         if row is not None and row.verdict in ("removed", "dead"):
             continue
-        told = f"{setting.written} is written twice, and the last one counts"
+        told = f"{setting.written} is written twice, and the last value wins"
         yield Verdict(setting, Level.MANUAL, told, AGAIN, keeps=True)
 
 

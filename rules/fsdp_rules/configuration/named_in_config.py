@@ -10,10 +10,10 @@ from fsdp_rules.verdict.finding import Level
 
 
 class NamedInConfig(ConfigRule):
-    """FSDP1's names in configuration, as Hydra's `_target_`.
+    """FSDP1's names in configuration, such as Hydra's `_target_`.
 
     A value such as `torch.distributed.fsdp.FullyShardedDataParallel`, under any key of YAML, JSON or TOML, is imported
-    and called by whoever reads the file, so that the program still uses FSDP1 whatever is rewritten in Python.
+    and called by the program that reads the file. That program still uses FSDP1, whatever is rewritten in Python.
     `fsdp_compat` has all of FSDP1's names.
     """
 

@@ -13,14 +13,14 @@ from fsdp_rules.verdict.finding import Level
 class OwnConfig(ConfigRule):
     """FSDP settings that only the project's own code reads.
 
-    The name of a strategy means nothing to `fully_shard`, so that the code that reads it and the file have to change
-    together: hybrid strategies become a mesh, SHARD_GRAD_OP becomes `reshard_after_forward=False`. A name of FSDP1's
-    own that the code looks up in `ShardingStrategy`, or `fsdp_compat` takes (`--to shim`), is a note. Arguments of
-    FSDP1 that FSDP2 has nothing for (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get a
-    note each, and so do keys and flags of any other name that the project's Python gives to such an argument: by
-    attribute, subscript, `get`, `getattr` or `OmegaConf.select`, in the call, in a dictionary, through a name, an
-    attribute of `self`, or parameters of functions in any file. Other keys with FSDP in their name get one for each
-    file. Nothing is said where the project's Python shards with FSDP2 alone.
+    `fully_shard` has no strategy names, so the file and the code that reads it must change together: hybrid strategies
+    become a mesh, and SHARD_GRAD_OP becomes `reshard_after_forward=False`. A name that the code looks up in
+    `ShardingStrategy`, or that `fsdp_compat` accepts (`--to shim`), gets a note. FSDP1 arguments without a counterpart
+    in FSDP2 (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get one note each. So does any
+    key or flag that the project's Python code passes to such an argument: by attribute, subscript, `get`, `getattr` or
+    `OmegaConf.select`, directly or through dictionaries, names, attributes of `self` and function parameters in any
+    file. Other keys with FSDP in their name get one note per file. There is no note if the project's Python shards only
+    with FSDP2.
     """
 
     id = "FSDP542"
@@ -39,20 +39,20 @@ sharding_strategy: hybrid_full
             return
         key, value = block.around["key"], block.around["value"]
         if where := block.around.get("where"):
-            told = f"{where} gives {key} to {block.around['argument']}, which FSDP2 does not have"
+            told = f"{where} passes {key} to {block.around['argument']}, which FSDP2 does not have"
             yield Verdict(None, Level.INFO, told, "Remove it together with the code that reads it.")
             return
         if block.around.get("dead"):
-            told = f"{key} means nothing under FSDP2, which has no such argument"
+            told = f"{key} has no effect under FSDP2, which has no such argument"
             yield Verdict(None, Level.INFO, told, "Remove it together with the code that reads it.")
             return
         if value is None:
             told = f"the project's own code reads {key}, which is not a key of a framework that this tool knows"
-            yield Verdict(None, Level.INFO, told, "Look at it together with the code that reads it.")
+            yield Verdict(None, Level.INFO, told, "Check it together with the code that reads it.")
             return
         if block.looks_up_strategies and value in NAMES:
-            told = f"{key}: {value} is read by code that takes the same names after a rewrite"
-            yield Verdict(None, Level.INFO, told, "Change it together with that code, if at all.")
+            told = f"{key}: {value} is read by code that still accepts these names after a rewrite"
+            yield Verdict(None, Level.INFO, told, "If you change it, change that code too.")
             return
         yield Verdict(
             None,

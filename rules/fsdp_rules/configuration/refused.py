@@ -14,9 +14,9 @@ from fsdp_rules.verdict.finding import Level
 class Refused(ConfigRule):
     """Combinations that the validators of axolotl, LLaMA-Factory, the Trainer and ms-swift refuse.
 
-    The list is rules/fsdp_rules/frameworks/refusals.toml, each entry with the place in the framework's code. A file
-    that moving to FSDP2 would stop is kept; a combination that is refused under both versions is reported alone. The
-    trainers of TRL check their configuration by transformers' code.
+    rules/fsdp_rules/frameworks/refusals.toml lists them with the place in the framework's code. A file is kept if it
+    would no longer start under FSDP2. A combination that both versions refuse is only reported. TRL's trainers check
+    their configuration with transformers' code.
     """
 
     id = "FSDP533"

@@ -16,12 +16,12 @@ _GONE = (_LAYERS, "fsdp_min_num_params")
 class ShellReports(ConfigRule):
     """FSDP1 in shell scripts (Trainer flags, `FSDP_*` variables, YAML in a heredoc).
 
-    `--fsdp "full_shard auto_wrap"` means FSDP1 before transformers 5.10 and FSDP2 from then on. Where the command
-    writes the words out, and its settings, if any, as JSON in single quotes, it is migrated as a file of the Trainer is
-    (FSDP511, FSDP512): `--fsdp_config` says the version and what the words mean. The flags
-    `--fsdp_transformer_layer_cls_to_wrap` and `--fsdp_min_num_params` are errors from transformers 5.0 on and move into
-    it. What a variable composes and settings in a file of their own are reported. `FSDP_*` variables without
-    `FSDP_VERSION=2` mean FSDP1, and are reported as a heredoc with a configuration is.
+    `--fsdp "full_shard auto_wrap"` means FSDP1 before transformers 5.10 and FSDP2 since then. If the command contains
+    the options literally, and any settings as JSON in single quotes, it is migrated like a file of the Trainer
+    (FSDP511, FSDP512): `--fsdp_config` states the version and replaces the options. The flags
+    `--fsdp_transformer_layer_cls_to_wrap` and `--fsdp_min_num_params` are errors since transformers 5.0 and move into
+    it. Options built from variables and settings in a separate file are reported. `FSDP_*` variables without
+    `FSDP_VERSION=2` mean FSDP1 and are reported, like a heredoc with a configuration.
     """
 
     id = "FSDP513"
@@ -52,11 +52,11 @@ torchrun --nproc_per_node 8 train.py \\
             yield Verdict(None, Level.MANUAL, told, "Move it to a file and run this tool on that file.")
         elif block.dialect == "variables" and block.around["composer"]:
             if str(block.value("fsdp_version")) != "2":
-                told = "this variable has Composer run FSDP1, whatever fsdp_config says"
+                told = "this variable makes Composer run FSDP1, whatever fsdp_config says"
                 advice = "Run this tool on the YAML file first, then set FSDP_VERSION=2."
                 yield Verdict(block.get("fsdp_version"), Level.MANUAL, told, advice)
         elif block.dialect == "variables" and str(block.value("fsdp_version")) != "2":
-            told = "these variables have accelerate run FSDP1: FSDP_VERSION is 1 by default"
+            told = "these variables make accelerate run FSDP1: FSDP_VERSION is 1 by default"
             advice = "Set FSDP_VERSION=2 and FSDP_RESHARD_AFTER_FORWARD, and FSDP_STATE_DICT_TYPE if it is absent."
             yield Verdict(None, Level.MANUAL, told, advice)
 
@@ -71,14 +71,14 @@ torchrun --nproc_per_node 8 train.py \\
     def _flags(self, block: Block) -> Iterable[Verdict]:
         words, config = block.get("fsdp"), block.get("fsdp_config")
         if block.form == "composed":
-            told = "the words of --fsdp are composed here, and mean FSDP1 before transformers 5.10 without a version"
+            told = "--fsdp is built at run time here; without a version it means FSDP1 before transformers 5.10"
             yield Verdict(None, Level.MANUAL, told, _ADVICE)
             return
         for name in _GONE:
             setting = block.get(name)
             if setting is not None:
                 advice = "Write --fsdp_config '{\"transformer_layer_cls_to_wrap\": [...]}', or a file."
-                told = f"--{name} is an error from transformers 5.0 on"
+                told = f"--{name} is an error since transformers 5.0"
                 yield Verdict(setting, Level.MANUAL, told, advice)
         for word in ("hybrid_shard", "no_shard"):
             if words and word in str(words.value).lower():

@@ -16,8 +16,8 @@ class TrainerKeys(ConfigRule):
     """Removed and unknown keys of the Trainer's `fsdp_config`.
 
     accelerate's names `fsdp_sharding_strategy` and `fsdp_offload_params` are often found in these files. The Trainer
-    has never read them: a file that asks for offloading there gets none. They are kept and reported, since what was
-    meant never ran.
+    has never read them: a file that asks for offloading there gets none. They are kept and reported, because they never
+    had an effect.
     """
 
     id = "FSDP512"

@@ -26,12 +26,12 @@ def is_xla(block: Block) -> bool:
 class TrainerVersion(ConfigRule):
     """`version` in the Trainer's `fsdp_config`.
 
-    transformers 5.10 changed the default from 1 to 2: a file without the key means FSDP1 before and FSDP2 from then on,
-    without a line of it changed. It is written out. transformers before 5.0 does not read it; from 5.0 to 5.9 version 2
-    saves sharded states and reads no `cpu_offload`. Version 2 ignores `min_num_params`, so that the model's layers are
-    the units, and fails with `auto_wrap_policy: SIZE_BASED_WRAP` where the model has a list of layers. The strategy and
-    offloading that the words of `fsdp` ask for become `reshard_after_forward` and `cpu_offload`; version 2 refuses the
-    words `hybrid_shard` and `no_shard`.
+    transformers 5.10 changed the default from 1 to 2: the same file without the key means FSDP1 before 5.10 and FSDP2
+    since then. The rewrite writes the version. transformers before 5.0 does not read it. From 5.0 to 5.9, version 2
+    saves sharded states and does not read `cpu_offload`. Version 2 ignores `min_num_params` and uses the model's layers
+    as units. It fails with `auto_wrap_policy: SIZE_BASED_WRAP` if the model has a list of layers. The strategy and
+    offloading in `fsdp` become `reshard_after_forward` and `cpu_offload`. Version 2 rejects `hybrid_shard` and
+    `no_shard`.
     """
 
     id = "FSDP511"
@@ -72,7 +72,7 @@ class TrainerVersion(ConfigRule):
             return
         if block.transformers is not None and block.transformers < FIRST:
             release = ".".join(map(str, block.transformers))
-            told = f"the project allows transformers {release} at most, where version 2 means something else"
+            told = f"the newest transformers that the project allows is {release}, where version 2 means something else"
             yield Verdict(
                 version, Level.MANUAL, told, "Require transformers>=5.10 and run this tool again.", keeps=True
             )
@@ -86,7 +86,7 @@ class TrainerVersion(ConfigRule):
             yield Verdict(reshard, Level.SAFE, told, change=Change({reshard.written: value}))
         yield from _policy(block)
         if words and words != ["true"] and "auto_wrap" not in words and block.get("auto_wrap_policy") is None:
-            told = "the model's layers become units: without the word auto_wrap FSDP1 made one unit of the model"
+            told = "the model's layers become units: without auto_wrap, FSDP1 made the whole model one unit"
             yield Verdict(None, Level.REVIEW, told, "Set auto_wrap_policy: NO_WRAP in fsdp_config to keep one unit.")
         added: dict[str, New] = {}
         if "shard_grad_op" in words and reshard is None:
@@ -94,7 +94,7 @@ class TrainerVersion(ConfigRule):
         if "offload" in words and block.get("cpu_offload") is None:
             added[f"{prefix}cpu_offload"] = True
         if added:
-            told = f"the words of fsdp are written out: {', '.join(added)}"
+            told = f"the options in fsdp are written out: {', '.join(added)}"
             yield Verdict(None, Level.SAFE, told, change=Change(added=added))
 
 
@@ -106,7 +106,7 @@ def _policy(block: Block) -> Iterable[Verdict]:
     elif least is not None and policy is None:
         change = Change(removed=(least.written,))
         if least.word in ("0", "NONE"):
-            told = f"{least.written} is removed: FSDP2 does not read it alone"
+            told = f"{least.written} is removed: FSDP2 does not read it by itself"
             yield Verdict(least, Level.SAFE, told, change=change)
         else:
             told = "assumes the model's layers may be the units: FSDP2 has none by size where a model has lists"

@@ -43,12 +43,11 @@ class AutoWrapPolicy(ArgumentRule):
     """auto_wrap_policy.
 
     A policy by class (`transformer_auto_wrap_policy`, `ModuleWrapPolicy`) or by predicate (`lambda_auto_wrap_policy`)
-    becomes a loop over the modules, children before parents, as FSDP1 wraps them; policies that `_or_policy` combines
-    are one test, and policies that are chosen at run time become functions of a module. A policy from elsewhere is
-    asked about each module alone, or, where a policy of the project counts parameters, by a short function that counts
-    as FSDP1 does. The function of a `CustomPolicy`, here or in another file of the project, gives each unit its own
-    arguments of `fully_shard`, None for no unit, where strategies and precisions in it are literals or constants;
-    otherwise `fsdp_compat.shard` runs it.
+    becomes a loop over the modules, children before parents, as FSDP1 wraps them. Policies combined by `_or_policy`
+    become one test. Policies chosen at run time become functions that test a module. A policy from other code is called
+    for each module, or, if a policy in the project counts parameters, by a short function that counts as FSDP1 does.
+    The function of a `CustomPolicy` in the project returns the arguments of `fully_shard` for each unit, or None for no
+    unit, if its strategies and precisions are literals or constants. Otherwise `fsdp_compat.shard` runs it.
     """
 
     id = "FSDP103"
@@ -100,7 +99,7 @@ def build(model):
             yield self._give_each(value, function, plan, file)
         elif not any(_may_be_custom(node, file) for node in found.nodes) and file.fsdp1(value) is None:
             self._ask(value, plan, file)
-            said = "the policy is asked about each module, as FSDP1 does"
+            said = "the policy is called for each module, as FSDP1 does"
             yield Diagnosis(value, Level.REVIEW, said, "compare the units with fsdp-migrate preflight --compare")
         else:
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
@@ -130,7 +129,7 @@ def build(model):
         if isinstance(function, cst.Lambda):
             name = function.params.params[0].name.value
             if file.fresh(plan.call, name) != name:
-                plan.helper.append(f"the lambda of {brief(file.code(value), 30)} has a parameter that means more")
+                plan.helper.append(f"the lambda in {brief(file.code(value), 30)} has a further parameter")
             plan.unit = name
         plan.each = (function, said)
         plan.selector, plan.selector_nodes = "{n0}({module}) is not None", (function,)
@@ -144,7 +143,9 @@ def build(model):
             plan.selector_nodes = (value,)
             asked = "{n0}({module}, recurse=False, nonwrapped_numel=0)"
             plan.selector = f"{{n0}} is not None and {asked}"
-            plan.assumptions.append(f"assumes {name} is None or a policy by class or predicate, which counts nothing")
+            plan.assumptions.append(
+                f"assumes {name} is None, or selects by class or predicate and counts no parameters"
+            )
             return
         test = PolicyTest(f"{own_name(BY_POLICY, file)}({{module}}, {{n0}})[0]", (value,), by_size=True)
         plan.selector, plan.units = test.template, test

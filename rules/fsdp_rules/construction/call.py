@@ -45,14 +45,14 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Role, Rule
 from fsdp_rules.verdict.sentence import sentence
 
-RUN_IN_ORDER = "assumes each forward runs all units, in the order in which the model has them (forward_prefetch)"
+RUN_IN_ORDER = "assumes each forward runs all units in the order in which the model defines them (forward_prefetch)"
 NOT_ON_META = "assumes this model is not on the meta device, where its first forward would fail"
 KEPT = "FSDP1 may keep gradients that are cleared between a forward and its backward"
-KEPT_FROZEN = "FSDP1 keeps the gradients that a model has when a backward runs through it frozen"
+KEPT_FROZEN = "when a backward runs through a frozen model, FSDP1 keeps the gradients that the model has"
 #: What a traced run shows of models in place of an assumption.
 SHOWN: Shown = {
     NO_BATCHNORM: ("this model has no BatchNorm", lambda shown: not shown.batch_norm),
-    BUFFERS_CAST: ("this model has no buffers of floating point", lambda shown: not shown.buffers),
+    BUFFERS_CAST: ("this model has no floating-point buffers", lambda shown: not shown.buffers),
     NOT_ON_META: ("this model is not on the meta device", lambda shown: not shown.on_meta),
     UNSEEN: ("no optimizer held its parameters before", lambda shown: not shown.early),
 }
@@ -64,12 +64,12 @@ class ConstructorCall(Rule):
     """FullyShardedDataParallel(...).
 
     `FSDP(model, ...)` becomes `fully_shard` on the units that FSDP1 would have wrapped, children before parents and the
-    model itself last. FSDP2 shards in place, so the same object is used afterwards. Where an argument is only known at
-    run time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
+    model itself last. FSDP2 shards in place, so the same object is used afterwards. If an argument is only known at run
+    time (a strategy from a configuration, a policy from another file, a dictionary that is filled step by step),
     `fsdp_compat.shard` takes FSDP1's arguments unchanged and applies them to `fully_shard`. A wrap whose result is
-    dropped, of which FSDP1 trains the units of its policy at most, is left as it is, and so is one that is all that
-    assigns its name in a function, which raises. Models with 4-bit weights of bitsandbytes need FSDP1: the shards
-    that FSDP2 makes of them lose their quantization state. Optimizers of apex do not work on FSDP2's parameters.
+    discarded is unchanged: FSDP1 trains at most the units of its policy. A wrap that is the only assignment of its name
+    in a function raises, so it is unchanged too. Models with 4-bit bitsandbytes weights need FSDP1, because FSDP2's
+    shards lose their quantization state. Optimizers of apex do not work on FSDP2's parameters.
     """
 
     id = "FSDP101"
@@ -138,7 +138,7 @@ def build(model):
             return
         first = None if module is None else line_of_first_wrap(module, call, file)
         if first is not None:
-            plan.helper.append(f"line {first} wraps this model already, and fully_shard takes a module once")
+            plan.helper.append(f"line {first} wraps this model already, and fully_shard accepts a module only once")
         if spread is not None and contract is not None:
             plan_spread(call, spread, contract, plan, file)
             plan.assumptions += _assumed(contract, file)
@@ -164,7 +164,7 @@ def build(model):
                     call,
                     Level.MANUAL,
                     f"FSDP1 in torch 2.13 has no constructor argument {name!r}",
-                    "check which class this call means",
+                    "check which class is called here",
                     claims=(call.func,),
                 )
                 return
@@ -186,7 +186,7 @@ def build(model):
             plan.helper.append("ignored parameters count in the policy, or on the meta device")
         plan.helper += beyond_native(plan, file)
         if file.settings.prefers_helpers:
-            plan.helper.append("--helpers always asks for it")
+            plan.helper.append("----helpers always was given")
         plan.helper += unread_parts(call, module, file) if module is not None else []
         plan.helper += sharing_inputs(call, file)
         plan.helper += [KEPT] * has_kept_clearing(call, file) + [KEPT_FROZEN] * has_kept_frozen(call, file)

@@ -25,8 +25,8 @@ class ActivationCheckpointing(Rule):
     """apply_activation_checkpointing() and checkpoint_wrapper().
 
     Checkpointing after wrapping runs under FSDP2 with the same numbers, so it is kept. The units are then inside the
-    checkpoints and are gathered again in the recomputation; checkpointing first avoids that. torch removed the argument
-    `offload_to_cpu` from `checkpoint_wrapper` and passes it to the module's forward, which fails.
+    checkpoints, and recomputation gathers them again. Apply checkpointing first to avoid that. torch removed the
+    argument `offload_to_cpu` from `checkpoint_wrapper` and passes it to the module's forward, which fails.
     """
 
     id = "FSDP118"

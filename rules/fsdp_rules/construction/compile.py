@@ -18,7 +18,7 @@ from fsdp_rules.verdict.rule import Rule
 
 #: Both ways out: other names for the files that there are, or the old names from now on.
 KEYS = (
-    "load FSDP1's files once by names without _orig_mod. (checkpoint convert writes them), or keep the names with "
+    "load files of FSDP1 once without the prefix _orig_mod. (checkpoint convert removes it), or keep the names with "
     "block.compile() on each block before it is sharded"
 )
 
@@ -34,7 +34,7 @@ class Compile(Rule):
     is rewritten. FSDP2's gathers break the graph at every unit. Compiling the blocks one by one before they are sharded
     (`block.compile()`, which keeps parameter names) compiles faster, and FSDP2 was designed for it. The functions of
     `torch.distributed.checkpoint.state_dict` remove the `_orig_mod.` of a compiled model, or block, from the names, so
-    states of models and optimizers have other keys than FSDP1's, whichever came first, compiling or wrapping.
+    the keys of model and optimizer states differ from FSDP1's, whether compiling or wrapping comes first.
     """
 
     id = "FSDP120"

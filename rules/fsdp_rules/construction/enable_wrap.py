@@ -19,11 +19,11 @@ from fsdp_rules.verdict.rule import Rule
 class EnableWrap(Rule):
     """wrap() inside enable_wrap().
 
-    The arguments of `enable_wrap` apply to every `wrap` that runs inside the `with`, also in other functions and files,
-    and `wrap` alone returns its argument. Where all `wrap` calls of the project are in the block itself, each of them
-    becomes `fully_shard`, and the block is dissolved. Otherwise the context is kept, with `fsdp_compat.shard` as its
-    wrapper, which takes FSDP1's arguments; `enable_wrap` and `wrap` themselves are then imported from `fsdp_compat`. A
-    second `wrap` of a wrapped module changes nothing.
+    The arguments of `enable_wrap` apply to every `wrap` that runs inside the `with`, including in other functions and
+    files. Outside such a block, `wrap` returns its argument. If all `wrap` calls in the project are in the block
+    itself, each becomes `fully_shard`, and the block is removed. Otherwise the context is kept, with
+    `fsdp_compat.shard` as its wrapper, which accepts FSDP1's arguments; `enable_wrap` and `wrap` themselves are then
+    imported from `fsdp_compat`. A second `wrap` of a wrapped module changes nothing.
     """
 
     id = "FSDP116"

@@ -18,11 +18,11 @@ from fsdp_rules.verdict.finding import Level
 class Ignored(ArgumentRule):
     """ignored_modules and ignored_states.
 
-    `None` or an empty list is removed. Otherwise their parameters are the `ignored_params` of every `fully_shard` call
-    where the project requires torch 2.7, and ignored modules never become units. With an older torch, a policy that
-    counts parameters or a model on the meta device, `fsdp_compat.shard` does it. Ignored parameters are plain tensors
-    next to sharded ones, so gradient clipping uses `fsdp_compat.clip_grad_norm_`. `ignored_parameters` is the old name
-    of `ignored_states`.
+    `None` or an empty list is removed. Otherwise, if the project requires torch 2.7, their parameters become the
+    `ignored_params` of every `fully_shard` call, and ignored modules never become units. With an older torch, a policy
+    that counts parameters, or a model on the meta device, `fsdp_compat.shard` is used. Ignored parameters are plain
+    tensors next to sharded ones, so gradient clipping uses `fsdp_compat.clip_grad_norm_`. `ignored_parameters` is the
+    old name of `ignored_states`.
     """
 
     id = "FSDP108"
@@ -64,10 +64,10 @@ def build(model):
         if plan.arguments.get("ignored_states") is value and not self._are_parameters(value, file):
             plan.helper.append(f"{brief(file.code(value))} may hold modules or parameters")
         if file.settings.torch < IGNORED_PARAMS:
-            plan.helper.append("fully_shard has ignored_params from torch 2.7 on")
+            plan.helper.append("fully_shard has ignored_params since torch 2.7")
         if plan.ignores_modules:
             plan.assumptions.append("assumes buffers of ignored modules may move to the model's device")
-        advice = "check that every rank saves and loads these parameters, which are in no shard"
+        advice = "check that every rank saves and loads these parameters, which are not sharded"
         yield Diagnosis(value, Level.REVIEW, "these parameters become ignored_params of fully_shard", advice)
 
     def _are_parameters(self, value: cst.BaseExpression, file: File) -> bool:

@@ -21,9 +21,9 @@ class ParamInitFn(ArgumentRule):
     """param_init_fn.
 
     FSDP1 initialises each unit on the full tensors, then shards it, so the values do not depend on the number of
-    processes. FSDP2 has no such step, so a short function in the file runs it on the modules of each unit
-    that is on the meta device, in FSDP1's order and before its `fully_shard`. Without `param_init_fn`, FSDP1 runs
-    `reset_parameters` instead, and so does the function where the model may be on the meta device.
+    processes. FSDP2 has no such step, so a short function in the file runs it on the modules of each unit that is on
+    the meta device, in FSDP1's order and before its `fully_shard`. Without `param_init_fn`, FSDP1 runs
+    `reset_parameters`. If the model may be on the meta device, the function does the same.
     """
 
     id = "FSDP109"
@@ -79,9 +79,9 @@ def build(model, init):
 class SyncModuleStates(ArgumentRule):
     """Broadcast from rank 0 (sync_module_states).
 
-    FSDP1 broadcasts each unit's parameters and buffers before it shards them. The rewrite broadcasts tensor by tensor
-    in front of the first `fully_shard`, so that no more than one full tensor is copied to the device at a time, inside
-    the groups of the mesh where there is one. A model that may be on the meta device is broadcast unit by unit.
+    FSDP1 broadcasts each unit's parameters and buffers before it shards them. The rewrite broadcasts one tensor at a
+    time before the first `fully_shard`, inside the groups of the mesh if there is one. At most one full tensor is
+    copied to the device at a time. A model that may be on the meta device is broadcast unit by unit.
     """
 
     id = "FSDP114"

@@ -26,9 +26,10 @@ class Mesh(ArgumentRule):
     """process_group and device_mesh.
 
     A `device_mesh` that the file builds with `init_device_mesh` becomes `mesh=`; its dimensions already have FSDP2's
-    order, replicate before shard. A process group becomes a mesh of one dimension, a (shard, replicate) pair of them,
-    whose order is the other way round, one of two. FSDP1's strategies ask for one dimension, hybrid ones for two, and
-    a mesh of unknown shape is passed on under that assumption. Branches that choose one group or a pair choose a mesh.
+    order, replicate before shard. A process group becomes a mesh of one dimension. A (shard, replicate) pair of groups
+    becomes a mesh of two dimensions in reverse order. FSDP1's strategies need one dimension, hybrid ones two, and a
+    mesh of unknown shape is passed on under that assumption. Branches that choose one group or a pair now choose a
+    mesh.
     """
 
     id = "FSDP107"
@@ -91,7 +92,7 @@ def build(model):
     ) -> Iterable[Diagnosis]:
         if isinstance(found, cst.SimpleString):
             advice = "pass what torch.distributed.new_group() returns, or nothing for all ranks"
-            yield Diagnosis(value, Level.MANUAL, "process_group is a text, with which FSDP1 raises", advice)
+            yield Diagnosis(value, Level.MANUAL, "process_group is a string, which FSDP1 rejects", advice)
             return
         pair = elements(found) if isinstance(found, cst.Tuple) else None
         if pair is not None and len(pair) == 2:
@@ -105,7 +106,9 @@ def build(model):
                 plan.mesh, plan.mesh_value = "given", value
                 plan.mesh_name = file.fresh(value, "mesh", "device_mesh", "shard_mesh")
                 plan.edits += mesh_edits(chosen, plan, file)
-                message = "the branches make a mesh of one group, or of two, assumes the strategy is hybrid with two"
+                message = (
+                    "one branch makes a mesh of one group and the other of two, assumes two mean a hybrid strategy"
+                )
                 yield Diagnosis(value, Level.REVIEW, message, "FSDP1 refused any other combination.")
                 return
             plan.helper.append(f"{brief(file.code(value))} may be one group or two")

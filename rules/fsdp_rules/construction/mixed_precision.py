@@ -22,8 +22,8 @@ from fsdp_rules.verdict.diagnosis import Build, Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 
 NO_BATCHNORM = "assumes the model has no BatchNorm, which FSDP1 keeps in full precision"
-BUFFERS_CAST = "buffers are cast once, so saved state dicts have them in buffer_dtype"
-CHECK_BUFFERS = "cast the buffers of a state dict back where other code loads it"
+BUFFERS_CAST = "buffers are cast once, so saved state dicts contain them in buffer_dtype"
+CHECK_BUFFERS = "if other code loads the state dict, cast its buffers back"
 CHECK_BATCHNORM = "check any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())"
 #: What a policy is called that has no name yet.
 POLICY_NAMES = ("mp_policy", "mixed_precision_policy")
@@ -35,12 +35,12 @@ class MixedPrecisionArgument(ArgumentRule):
     """mixed_precision.
 
     `MixedPrecision` becomes `MixedPrecisionPolicy`. FSDP1 casts only the inputs of the root, FSDP2 those of every unit,
-    hence `cast_forward_inputs=False` inside. FSDP2 has no `buffer_dtype`: the buffers are cast where the model is
-    sharded, and a saved state dict then has them in that dtype. `fsdp_compat.shard` takes models with BatchNorm, which
-    FSDP1 keeps in full precision, and policies that are not literals in the same file. The `param_dtype_override_fn` of
-    torch 2.15 does not replace it: it keeps parameters in full precision, but inputs are still cast to `param_dtype`,
-    and one dtype reduces the whole group, where FSDP1 casts the inputs of BatchNorm up, its output back, and reduces
-    its gradients in full precision.
+    so inner units get `cast_forward_inputs=False`. FSDP2 has no `buffer_dtype`: the buffers are cast where the model is
+    sharded, and a saved state dict then contains them in that dtype. `fsdp_compat.shard` takes models with BatchNorm,
+    which FSDP1 keeps in full precision, and policies that are not literals in the same file. The
+    `param_dtype_override_fn` of torch 2.15 does not replace it: it keeps parameters in full precision, but still casts
+    inputs to `param_dtype` and reduces the whole group in one dtype. FSDP1 casts the inputs of BatchNorm up and its
+    output back, and reduces its gradients in full precision.
     """
 
     id = "FSDP104"
@@ -158,7 +158,7 @@ def build(model):
         casts = set()
         for fields in every:
             if "_module_classes_to_ignore" in fields:
-                return "the MixedPrecision leaves out module classes of its own choice"
+                return "the MixedPrecision sets its own module classes to ignore"
             precision = Precision(fields)
             if precision.flag("keep_low_precision_grads", False) is not False:
                 return "keep_low_precision_grads has no FSDP2 field"
@@ -171,7 +171,7 @@ def build(model):
             return None
         inside = any(value in file.ancestors(node) for node in found.nodes)
         if inside:
-            return "the MixedPrecision is made in a part of a larger expression"
+            return "the MixedPrecision is created inside a larger expression"
         if not isinstance(value, cst.Name | cst.Subscript):
             return "the MixedPrecision is passed through several variables"
         for use in readers(found, file):

@@ -29,9 +29,9 @@ class OptimizerFirst(Rule):
     """Optimizer built before sharding.
 
     With `use_orig_params=True` FSDP1 keeps the parameter objects, so such an optimizer trains. FSDP2 makes new ones:
-    the old optimizer would silently step without any effect. Where nothing in between needs the optimizer, its
-    statement is moved after the sharding. Otherwise `fsdp_compat.relink_optimizer` gives it the new parameters, also
-    where a function gets the optimizer together with the model that it wraps.
+    the old optimizer would step silently without any effect. If no code in between needs the optimizer, its statement
+    is moved after the sharding. Otherwise `fsdp_compat.relink_optimizer` gives it the new parameters. This also works
+    if a function gets the optimizer together with the model that it wraps.
     """
 
     id = "FSDP117"
@@ -89,7 +89,7 @@ def build(model):
                 Level.MANUAL,
                 f"this optimizer is built before {model} is sharded elsewhere: its step would train nothing",
                 f"build it after the sharding, or call fsdp_compat.relink_optimizer(optimizer, {model}) there. Nothing "
-                "is to do where that is fsdp_compat.shard with use_orig_params=True, which relinks it",
+                "to do if that is fsdp_compat.shard with use_orig_params=True, which relinks it",
             )
 
     def _given(self, given: cst.Param, call: cst.Call, file: File) -> Diagnosis:
@@ -100,7 +100,7 @@ def build(model):
             return Diagnosis(
                 call,
                 Level.MANUAL,
-                f"{name} is built before the model is sharded, so it has parameters that the model no longer has",
+                f"{name} is built before the model is sharded, so it holds parameters that are no longer in the model",
                 f"build {name} after the model is sharded",
             )
         relink, guard = file.ref("fsdp_compat.relink_optimizer"), file.ref("fsdp_compat.guard_optimizers")
@@ -121,7 +121,7 @@ def build(model):
         """The verdict about parameters that are collected before the wrap, for an optimizer that is built after it."""
         name, model, collected = groups.name, groups.model, groups.collected
         if groups.moves:
-            said = f"{name} is collected after {model} is sharded, since FSDP2 makes new parameters{groups.note}"
+            said = f"{name} is collected after {model} is sharded, because FSDP2 makes new parameters{groups.note}"
             edits = (remove(collected), InsertAfter(groups.anchor, lambda code: code(collected)))
             return Diagnosis(collected, Level.REVIEW if groups.note else Level.SAFE, said, edits=edits)
         wrap, statement = file.statement(call), file.statement(groups.optimizer)
@@ -146,7 +146,8 @@ def build(model):
         return Diagnosis(
             early.built,
             Level.REVIEW,
-            f"{early.name} is moved after the sharding of {early.model}, since FSDP2 makes new parameters{early.note}",
+            f"{early.name} is moved after the sharding of {early.model}, because FSDP2 makes new "
+            f"parameters{early.note}",
             "check that nothing between the two lines uses the optimizer",
             edits=(remove(early.built), InsertAfter(early.anchor, lambda code: code(early.built))),
         )
@@ -169,7 +170,7 @@ def _collected_by_hand(groups: EarlyGroups) -> Diagnosis:
     return Diagnosis(
         groups.optimizer,
         Level.MANUAL,
-        f"{groups.name} has parameters that {groups.model} no longer has once it is sharded: the steps train nothing",
+        f"{groups.name} keeps parameters that {groups.model} loses when it is sharded, so its steps train nothing",
         f"collect {groups.name} after the model is sharded",
     )
 
@@ -178,6 +179,6 @@ def _by_hand(early: EarlyOptimizer) -> Diagnosis:
     return Diagnosis(
         early.built,
         Level.MANUAL,
-        f"{early.name} has parameters that {early.model} no longer has once it is sharded",
+        f"{early.name} keeps parameters that {early.model} loses when it is sharded",
         f"build {early.name} after the model is sharded",
     )

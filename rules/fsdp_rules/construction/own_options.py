@@ -18,12 +18,12 @@ _DEAD = frozenset(
 
 
 class OwnOptions(Rule):
-    """Options of the project's own for arguments that FSDP2 does not have.
+    """Project options for arguments that FSDP2 does not have.
 
     A program that reads `limit_all_gathers`, `use_orig_params`, prefetching or `sync_module_states` from its own
-    arguments (`add_argument`, fields of a configuration class) keeps the option, which then means nothing. So does an
-    option of any other name that the project gives to one of the first four, also as a parameter of its functions.
-    Files of settings get the same note (FSDP542).
+    arguments (`add_argument`, fields of a configuration class) keeps the option, which then has no effect. The same is
+    true for an option with any other name that the project passes to one of these arguments, directly or through
+    function parameters. Settings files get the same note (FSDP542).
     """
 
     id = "FSDP126"
@@ -58,10 +58,10 @@ def build(model):
         """Declarations of such an option."""
         name = _option(node) if isinstance(node, cst.Call) else _field(node, file)
         if name is not None and name.strip("-").replace("-", "_").removeprefix("fsdp_") in _DEAD:
-            told = f"{name} means nothing under FSDP2, which has no such argument"
+            told = f"{name} has no effect under FSDP2, which has no such argument"
             yield Diagnosis(node, Level.INFO, told, "remove the option together with the code that reads it")
         elif name is not None and (place := _read(name.strip("-").replace("-", "_"), _class(node, file), file)):
-            told = f"{place[0]} gives {name} to {place[1]}, which FSDP2 does not have"
+            told = f"{place[0]} passes {name} to {place[1]}, which FSDP2 does not have"
             yield Diagnosis(node, Level.INFO, told, "remove the option together with the code that reads it")
 
 

@@ -19,10 +19,9 @@ from fsdp_rules.verdict.rule import Rule
 class PartialConstructor(Rule):
     """partial(FullyShardedDataParallel, ...).
 
-    Where every call of the partial object is in the file and gives it a module alone, each of them becomes
-    `fully_shard`, with the arguments of both, and the partial object is removed. Elsewhere the other arguments, and the
-    model, are only known where it is called: `fsdp_compat.shard` takes FSDP1's arguments under FSDP1's names, and
-    replaces the class.
+    If every call of the partial object is in the file and passes only a module, each becomes `fully_shard` with the
+    arguments of both, and the partial object is removed. Otherwise the model and the other arguments are only known at
+    the call: `fsdp_compat.shard`, which accepts FSDP1's arguments under FSDP1's names, replaces the class.
     """
 
     id = "FSDP115"
@@ -60,7 +59,7 @@ def build(model):
             return
         said = applied_all(calls_of_partial(node, file), file)
         if not isinstance(said, str):
-            yield Diagnosis(wrapper, Level.SAFE, "each call of this partial object shards what it is given in place")
+            yield Diagnosis(wrapper, Level.SAFE, "each call of this partial object shards its module in place")
             yield from said
             return
         if not file.settings.may_help:
@@ -76,6 +75,6 @@ def build(model):
             wrapper,
             Level.REVIEW,
             f"fsdp_compat.shard applies FSDP1's arguments where this partial object is called: {said}",
-            "check that its callers expect the same object back, not a wrapper",
+            "check that its callers accept the same object instead of a wrapper",
             edits=(Replace(wrapper, lambda code: spelled),),
         )

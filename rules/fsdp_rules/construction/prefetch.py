@@ -21,10 +21,10 @@ class Prefetch(ArgumentRule):
 
     FSDP2 prefetches one unit ahead in backward, as `BackwardPrefetch.BACKWARD_PRE` (FSDP1's default) does.
     `forward_prefetch=True` with a wrap policy becomes a chain of `set_modules_to_forward_prefetch` over the units, in
-    the order in which the model has them (FSDP1: in which they first ran). A unit that some forward does not run must
-    not be in it: its next forward would compute with what was gathered then. Where activations are recomputed no chain
-    is written, since units inside of checkpoints would gather the next one in the recomputation as well. The arguments
-    change when memory is used and how communication overlaps, never a number; all others are removed.
+    the order in which the model defines them (FSDP1: in which they first ran). The chain must not contain a unit that
+    some forward skips: its next forward would use the outdated parameters. If activations are recomputed, no chain is
+    written, because units inside checkpoints would also gather the next one during recomputation. These arguments
+    affect memory use and overlap of communication, never numbers. All other prefetch arguments are removed.
     """
 
     id = "FSDP113"
@@ -67,10 +67,12 @@ def build(model):
         """The verdict on ``forward_prefetch`` where a policy makes units."""
         given = file.code(value)
         if "recomputes" in file.project.flags:
-            message = f"forward_prefetch={given} is left out: a recomputation would gather the next unit in vain, too"
+            message = (
+                f"forward_prefetch={given} is removed: during recomputation it would gather the next unit for nothing"
+            )
             return Diagnosis(value, Level.REVIEW, message, BY_HAND)
         if literal_bool(file.value(value)) is not True:
-            message = f"forward_prefetch={given} is only known at run time: units gather no other early in forward"
+            message = f"forward_prefetch={given} is only known at run time: units do not prefetch in forward"
             return Diagnosis(value, Level.REVIEW, message, BY_HAND)
         plan.prefetches = True
-        return Diagnosis(value, Level.SAFE, "each unit gathers the next one early, by set_modules_to_forward_prefetch")
+        return Diagnosis(value, Level.SAFE, "each unit prefetches the next one, set by set_modules_to_forward_prefetch")

@@ -23,10 +23,10 @@ class Strategy(ArgumentRule):
 
     `FULL_SHARD` is FSDP2's default (both keep the root gathered after forward). `SHARD_GRAD_OP` is
     `reshard_after_forward=False`. `HYBRID_SHARD` and `_HYBRID_SHARD_ZERO2` shard inside a node and replicate between
-    nodes: a two-dimensional mesh, nodes first. `NO_SHARD` is a mesh that is one wide in its shard dimension. Where
-    the strategy is chosen at run time between values that the file names (a dictionary, branches, a conditional
-    expression), each of them becomes the arguments of `fully_shard` that it means. A value that comes from
-    elsewhere is passed to `fsdp_compat.shard`, which takes all five.
+    nodes: a two-dimensional mesh, nodes first. `NO_SHARD` is a mesh with a shard dimension of size 1. If the strategy
+    is chosen at run time between values in the file (a dictionary, branches, a conditional expression), each becomes
+    the equivalent arguments of `fully_shard`. A value from other code is passed to `fsdp_compat.shard`, which accepts
+    all five.
     """
 
     id = "FSDP102"
@@ -69,7 +69,7 @@ def build(model):
                 plan.assumptions.append("assumes the strategy is not NO_SHARD where a mesh is given")
             mapper = own_name(BY_NAME, file)
             advice = f"add any other name that this project uses to {mapper}"
-            yield Diagnosis(value, Level.REVIEW, f"{mapper} maps the name of the strategy", advice)
+            yield Diagnosis(value, Level.REVIEW, f"{mapper} maps strategy names to arguments", advice)
             return
         if reason:
             plan.helper.append(reason)
@@ -87,7 +87,7 @@ def build(model):
         plan.strategy = choices
         if "NO_SHARD" in kinds:
             plan.assumptions.append(ONE_BACKWARD)
-        yield Diagnosis(value, Level.SAFE, f"the arguments of fully_shard take the place of {', '.join(sorted(kinds))}")
+        yield Diagnosis(value, Level.SAFE, f"arguments of fully_shard replace {', '.join(sorted(kinds))}")
 
     def _needs_nothing(self, choices: Strategies, plan: ShardPlan) -> bool:
         """Whether a mesh is given that says all that the strategy could."""
@@ -137,7 +137,7 @@ def build(model):
 NONE = cst.Name("None")
 ONE_BACKWARD = "assumes one backward per step (FSDP1 rounds accumulated gradients twice under NO_SHARD)"
 CHECK_ACCUMULATED = "compare the losses of the first steps where gradients are accumulated"
-WITH_MESH = "the strategy is FULL_SHARD or HYBRID_SHARD, which both mean"
+WITH_MESH = "the strategy is FULL_SHARD or HYBRID_SHARD, and both mean"
 MEANING = {
     "FULL_SHARD": "FULL_SHARD is fully_shard's default",
     "SHARD_GRAD_OP": "SHARD_GRAD_OP is reshard_after_forward=False",

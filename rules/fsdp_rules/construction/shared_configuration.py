@@ -32,7 +32,7 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
 BECOMES = {
-    "strategy": "a sharding strategy becomes the arguments of fully_shard that it means",
+    "strategy": "a sharding strategy becomes the equivalent arguments of fully_shard",
     "precision": "a MixedPrecision becomes a MixedPrecisionPolicy",
     "arguments": "FSDP1's arguments become those of fully_shard",
     "offload": "a CPUOffload becomes an OffloadPolicy",
@@ -44,12 +44,11 @@ BECOMES = {
 class SharedConfiguration(Rule):
     """Configuration from another definition.
 
-    A function or method that returns a strategy, a `MixedPrecision`, a `CPUOffload` or a wrap policy, alone or in a
-    tuple, and a name of a module, a field of a class (of a dataclass, what its constructor is given included) or a
-    dictionary that holds them, change together with all wraps that use them, in whatever file these are, and with
-    their annotations. That is done where every use in the project is seen and becomes `fully_shard`; otherwise nothing
-    of it changes. A dictionary of FSDP1's arguments that a function returns becomes one of arguments of `fully_shard`
-    in the same way.
+    A strategy, a `MixedPrecision`, a `CPUOffload` or a wrap policy may come from a function or method (alone or in a
+    tuple), a module variable, a class or dataclass field, or a dictionary. The definition changes together with its
+    annotations and all wraps that use it, in any file, if this tool can follow every use to a wrap that becomes
+    `fully_shard`. Otherwise nothing changes. In the same way, a returned dictionary of FSDP1's arguments becomes one of
+    `fully_shard`'s arguments.
     """
 
     id = "FSDP123"
@@ -127,7 +126,7 @@ def build(model, config):
             for value in dropped
             if isinstance(value, cst.Name) and (binding := file.binding(value)) is not None
         )
-        assumed = [f"assumes nothing outside of the given paths uses {slot.name}"]
+        assumed = [f"assumes no code outside the given paths uses {slot.name}"]
         if slot.is_call and _makes_mesh(contract):
             assumed.append("assumes a process group exists where it is called")
         message = sentence(BECOMES[contract.kind], *assumed)

@@ -12,27 +12,26 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-SHARED = "FSDP1 adds up the gradients of an input, or of a weight, that is read more than once in another order"
-ADDED_UP = "fsdp_compat.shard adds up the gradients of what is read more than once in FSDP1's order"
+SHARED = "FSDP1 sums the gradients of an input or weight that is used several times in a different order"
+ADDED_UP = "fsdp_compat.shard sums the gradients of tensors that are used several times in FSDP1's order"
 
 
 class SharedInputs(Rule):
     """Inputs that several units share.
 
     FSDP2 passes each input of a unit that needs a gradient through an autograd node of that unit
-    (`RegisterPostBackwardFunction`). A unit that reads such an input more than once adds up its part of the gradient
-    first, and the parts of the units are added then. FSDP1 has no such node: all parts are added one by one. Where
-    other code reads the same tensor too, the sum has another order, and the gradient differs in its last digit.
-    Cross-attention is the usual case: each decoder layer reads the encoder's output for keys and for values. A skip
-    connection around a unit whose own residual reads the same tensor is another.
+    (`RegisterPostBackwardFunction`). A unit that reads such an input more than once first sums its own part of the
+    gradient, and then the parts of all units are summed. FSDP1 has no such node and adds all parts one by one. If other
+    code reads the same tensor too, the order of the sum differs, and so does the last digit of the gradient.
+    Cross-attention is the usual case: each decoder layer reads the encoder's output for keys and for values. Another
+    case is a skip connection around a unit whose own residual reads the same tensor.
 
-    `fsdp_compat.shard` adds up in FSDP1's order, and no form of `fully_shard` alone does. It is written where the
-    program shows such a forward: a unit of a class of the tree that reads an input more than once, which other code, or
-    the unit's next call, reads after it. It is written, too, where a unit runs several times before one backward and
-    reads a weight more than once each time (`nn.GRU` on the CPU, tied weights): FSDP1 adds up each run first.
-    Where a model is wrapped natively in a tree with the words of cross-attention, whose classes may come from a
-    library, this is reported. `fsdp-migrate verify` names it and measures
-    how far it carries.
+    `fsdp_compat.shard` sums in FSDP1's order, and `fully_shard` alone cannot. The rewrite uses it if the program
+    contains such a forward: a unit reads an input more than once, and other code, or the unit's next call, reads it
+    afterwards. The rewrite also uses it if a unit runs several times before one backward and reads a weight more than
+    once each time (`nn.GRU` on the CPU, tied weights): FSDP1 sums each run first. If a model is wrapped natively in a
+    tree that mentions cross-attention, whose classes may come from a library, this is reported. `fsdp-migrate verify`
+    detects it and measures the effect.
     """
 
     id = "FSDP122"
@@ -62,9 +61,9 @@ def build(cross_attention):
         yield Diagnosis(
             node,
             Level.REVIEW,
-            "assumes no unit reads twice what other units read too (cross-attention), or that last digits may differ",
-            "measure it with fsdp-migrate verify: FSDP2 adds up the gradient of such an input in another order, and "
-            "fsdp_compat.shard in that of FSDP1",
+            "assumes no unit uses an input twice that other units use too (cross-attention), or last digits may differ",
+            "measure it with fsdp-migrate verify: FSDP2 sums the gradient of such an input in a different order; "
+            "fsdp_compat.shard uses FSDP1's order",
         )
 
 

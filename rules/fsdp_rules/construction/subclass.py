@@ -16,8 +16,8 @@ from fsdp_rules.verdict.rule import Rule
 class Subclass(Rule):
     """Subclass of FullyShardedDataParallel.
 
-    FSDP2 has no wrapper class to derive from: `fully_shard` changes the class of the model itself. Methods that such a
-    class overrides have to move, and only its author knows where to, so it is listed and not rewritten.
+    FSDP2 has no wrapper class to derive from: `fully_shard` changes the class of the model itself. The methods that
+    such a class overrides must move, and only its author knows where, so the class is listed and not rewritten.
     """
 
     id = "FSDP119"

@@ -29,10 +29,10 @@ class UnseenOptimizers(Rule):
     """Optimizer of unknown origin.
 
     FSDP2 makes new parameters, and an optimizer that was built before still holds the old ones: its steps train
-    nothing. Where the code that builds an optimizer can be followed, FSDP117 moves, relinks or reports it. Where one
-    comes from a registry, a library or a container, the parameters are marked while the model is sharded, and a hook
-    of torch stops the first step of an optimizer that holds one from before. Marks and hook can be removed once the
-    optimizer is known to be built afterwards.
+    nothing. If this tool can follow the code that builds an optimizer, FSDP117 moves, relinks or reports it. If the
+    optimizer comes from a registry, a library or a container, the rewrite marks the old parameters before sharding, and
+    a torch hook stops the first step of an optimizer that still holds one. You can remove marks and hook once you know
+    that the optimizer is built afterwards.
     """
 
     id = "FSDP125"
@@ -97,7 +97,7 @@ def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: Fi
     """What to say of a constructor that becomes ``fully_shard``; ``marks``: it marks the parameters around that."""
     statement, shown = file.statement(call), seen_wrap(call, file)
     early = _unfollowed(shown, file) if shown is not None else []
-    unseen = f"the optimizer of {', '.join(early)} is {EARLY}" if early else UNSEEN
+    unseen = f"the optimizer for {', '.join(early)} is {EARLY}" if early else UNSEEN
     edits: tuple[Edit, ...] = tuple(refuses_early(file)) if marks else ()
     remove = f"the marks and {own_name(REFUSES_EARLY, file)}"
     if not marks and is_repeatable(module) and not _is_bound_inside(module, statement, file):
@@ -115,7 +115,7 @@ def about_unseen_optimizers(call: cst.Call, module: cst.BaseExpression, file: Fi
             call,
             Level.MANUAL,
             unseen,
-            "build every optimizer after this call, and silence this finding once that is so",
+            "build every optimizer after this call, then silence this finding",
             rule=UnseenOptimizers.id,
         )
     return Diagnosis(

@@ -21,8 +21,8 @@ REDUCED = "set_reduce_scatter_unused_params gives unused parameters zero gradien
 REDUCED_IF_RUN = f"{REDUCED}, assumes each step runs every unit: a skipped one now gets zeros, not None"
 SKIPPED = "check whether a step can skip a unit (experts, layer drop, several heads); if so, use fsdp_compat.shard"
 BY_RUN = "where a step may skip a part (layer drop, experts, several heads), use fsdp_compat.shard"
-FROZEN = "this model gets no gradients, so that unused parameters make no difference"
-USED = "each step uses all parameters of this model, so that no gradients of zeros are missing"
+FROZEN = "this model gets no gradients, so unused parameters make no difference"
+USED = "each step uses all parameters of this model, so no zero gradients are lost"
 ASSUMED = (
     "assumes each step uses all trained parameters, the same ones on all ranks: FSDP1 gave unused ones zero gradients, "
     "FSDP2 gives none, and sums wrong ones where ranks use different parameters of a unit"
@@ -41,18 +41,17 @@ IN_EXPRESSION = (
 class UnusedParameters(Rule):
     """Unused parameters in a training step.
 
-    FSDP1 reduces the gradients of a unit as one tensor, so that a parameter that a step does not use gets a
-    gradient of zeros, and weight decay and momentum still move it. FSDP2 leaves `None`, and where ranks use
-    different parameters of one unit (experts, modalities) it adds up gradients that do not belong together. Where
-    each result of the forwards of the program's classes is computed of all their parts, or the model is frozen, nothing
-    is to do. A part with parameters that nothing reads, or a list of parts of which a forward takes the entries that
-    its parameter or a setting of the run names, or a part that a random number skips, makes the output call
-    `fsdp_compat.shard`. Anywhere else a step is assumed to use them all.
+    FSDP1 reduces the gradients of a unit as one tensor. A parameter that a step does not use gets a gradient of zeros,
+    and weight decay and momentum still change it. FSDP2 leaves `None`, and if ranks use different parameters of one
+    unit (experts, modalities), it sums gradients that do not belong together. Nothing changes if the forwards of the
+    program's classes use all their parts, or if the model is frozen. The output calls `fsdp_compat.shard` if the model
+    has a part that no forward reads, a list of parts from which a parameter or a setting selects, or a part that is
+    skipped at random. Otherwise a step is assumed to use all parameters.
 
-    `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too, and is written where the project
-    requires that torch, or `--torch 2.13` is given. It also gives zeros to the parameters of a unit that a step does
-    not run at all, where FSDP1 gave none and weight decay did nothing: experts, layer drop, one of several heads.
-    `fsdp_compat.shard`, and code migrated with `--to shim`, do as FSDP1 in every version.
+    `set_reduce_scatter_unused_params(True)` (torch 2.13) makes FSDP2 reduce zeros too. The rewrite uses it if the
+    project requires that torch or you pass `--torch 2.13`. It also gives zeros to the parameters of a unit that a step
+    does not run at all (experts, layer drop, one of several heads). FSDP1 gave these no gradients, and weight decay did
+    nothing. `fsdp_compat.shard`, and code migrated with `--to shim`, behave like FSDP1 in every version.
     """
 
     id = "FSDP121"
@@ -103,13 +102,13 @@ def unread_parts(call: cst.Call, module: cst.BaseExpression, file: File) -> list
     # Where torch reduces zeros, a unit that is not run gets them too, which has none under FSDP1.
     unread = used.unread if file.settings.torch < REDUCES_UNUSED else ()
     return [
-        *(f"no step uses {name}, to which FSDP1 gives gradients of zeros" for name in unread),
+        *(f"no step uses {name}, and FSDP1 gives it zero gradients" for name in unread),
         *(
-            f"a step may use some entries of {name} alone, and FSDP1 gives the rest of a unit gradients of zeros"
+            f"a step may use only some entries of {name}, and FSDP1 gives zero gradients to the rest of a unit"
             for name in file.project.values.chosen.get((file.path, file.span(call).line), ())
         ),
         *(
-            f"a random number decides whether a step runs {name}: FSDP1 gives no gradients to a unit that is not run"
+            f"whether a step runs {name} is random: FSDP1 gives no gradients to a unit that did not run"
             for name in used.skipped
         ),
     ]

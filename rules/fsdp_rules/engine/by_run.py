@@ -19,7 +19,7 @@ from fsdp_rules.verdict.rule import Role, Rule
 Said = list[tuple[Rule, Diagnosis]]
 _OF_SHARDED = MODEL | PART | PARAMETERS
 _READ = (cst.Name, cst.Attribute, cst.Subscript)
-_ADVICE = "report this: an analysis that is sure must not be wrong"
+_ADVICE = "please report this: the analysis was certain, and wrong"
 
 
 def settled(said: Said, without: Said, file: File) -> Said:
@@ -36,7 +36,11 @@ def _denied(diagnosis: Diagnosis, file: File) -> Diagnosis:
     statement = file.statement(diagnosis.node)
     denied = [found for _, found in _observed(statement, file) if found.held(_OF_SHARDED) is Certainty.NO]
     looks = max((found.looks for found in denied), default=0)
-    shown = f"not a sharded model in {looks} of {looks} runs of this line" if looks else "the traced run shows no need"
+    shown = (
+        f"not a sharded model in {looks} of {looks} runs of this line"
+        if looks
+        else "the traced run shows that nothing is needed"
+    )
     message = f"unchanged: {shown} (otherwise: {diagnosis.message})"
     return Diagnosis(diagnosis.node, Level.INFO, message, "trace the other configurations that you train, too")
 
@@ -55,13 +59,13 @@ def _against(node: cst.BaseExpression, found: Seen, by_code: Sharded, file: File
     if by_code.certainty is Certainty.YES and by_code.is_sure_here and held is Certainty.NO:
         seen_as = ", ".join(sorted(found.kinds))
         return (
-            f"{text} is a sharded model to this tool, since {by_code.why.value}, but was none in {found.looks} of "
-            f"{found.looks} runs of this line ({seen_as})"
+            f"{text} is a sharded model according to this tool ({by_code.why.value}), but it was not in "
+            f"{found.looks} of {found.looks} runs of this line ({seen_as})"
         )
     if by_code.certainty is Certainty.NO and by_code.is_decided and held is Certainty.YES:
         return (
-            f"{text} is not a sharded model to this tool, since {by_code.why.value}, but was one in {found.looks} of "
-            f"{found.looks} runs of this line"
+            f"{text} is not a sharded model according to this tool ({by_code.why.value}), but it was in "
+            f"{found.looks} of {found.looks} runs of this line"
         )
     return ""
 

@@ -34,7 +34,7 @@ def uncontested(file: File, found: Found) -> Found:
         statement = next((entry for place in places if (entry := _whole(place, file)) in kept), None)
         if statement is not None and (diagnosis.edits or diagnosis.level in (Level.SAFE, Level.REVIEW)):
             if diagnosis.level is not Level.MANUAL:
-                message = f"{UNCHANGED}this statement has to be changed by hand ({kept[statement]})"
+                message = f"{UNCHANGED}change this statement by hand ({kept[statement]})"
                 diagnosis = Diagnosis(diagnosis.node, Level.INFO, message, "do that first, then run this tool again")
             diagnosis = replace(diagnosis, edits=(), consumes=())
         left.append((rule, diagnosis))
@@ -71,7 +71,7 @@ def _without(shared: Mapping[cst.CSTNode, Diagnosis], diagnosis: Diagnosis) -> D
 
 
 def _left(diagnosis: Diagnosis, rules: str) -> Diagnosis:
-    message = f"{rules} would rewrite this in different ways, and it is unchanged"
+    message = f"{rules} would rewrite this in different ways, so it is unchanged"
     return Diagnosis(diagnosis.node, Level.MANUAL, message, "write it as two statements, then run this tool again")
 
 

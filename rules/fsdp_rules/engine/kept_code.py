@@ -27,9 +27,9 @@ OWN = re.compile(
 )
 #: How every message about code that is left as it is starts.
 UNCHANGED = "unchanged: "
-FOUR_BIT = "the model of this file keeps FSDP1, since it has 4-bit weights"
+FOUR_BIT = "the model in this file keeps FSDP1 because it has 4-bit weights"
 WITH_FSDP1 = "no change needed while the model keeps FSDP1 ({})"
-BY_HAND = "no wrap of this project is rewritten: the one in {} is left by hand"
+BY_HAND = "no wrap in this project is rewritten: the one in {} must be changed by hand"
 AFTER_WRAP = "rewrite that wrap by hand, then run this again"
 EITHER = "rewrite both wraps, or write one branch for FullyShardedDataParallel and one for FSDPModule"
 #: What is said without an edit, and is still about one, or about what edits would do; True: nothing is rewritten.
@@ -129,7 +129,7 @@ def _kept(diagnosis: Diagnosis, file: File) -> str | None:
     if diagnosis.edits and keeps_fsdp1(file.module, file):
         return FOUR_BIT
     if kept.alone and diagnosis.edits:
-        return "all wraps of this project are of a subclass of FSDP1's class, or silenced by a comment"
+        return "all wraps in this project use a subclass of FSDP1's class, or are silenced by a comment"
     text = _first(diagnosis, _keeps, file)
     if text is not None:
         return f"{text} keeps FSDP1: its wrap has a comment, an FSDP2 alternative or a subclass of FSDP's class"

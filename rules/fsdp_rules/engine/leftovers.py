@@ -29,13 +29,11 @@ SPELLED = re.compile("|".join(sorted(VALUES)))
 STRATEGY = "ShardingStrategy"
 #: A policy stays a function, which a rewritten wrap asks, and a kind of state is judged where the state is.
 HARMLESS = (CONFIG_NAMES | POLICY_NAMES) - {"BackwardPrefetch", "CPUOffload", "MixedPrecision", STRATEGY}
-STAYS = "still FSDP1 values in this file, assumes no rewritten call is given one at run time"
-REMOVE = "keep those that a wrap in another file is given, and remove the others together with the code that reads them"
-READ = "still FSDP1 values in this file, which work under FSDP2 as well"
-TAKEN = (
-    "still FSDP1 values in this file, assumes no rewritten call but fsdp_compat.shard, which takes them, is given one"
-)
-KEEP = "keep those that fsdp_compat.shard is given, and remove the others together with the code that reads them"
+STAYS = "this file still has FSDP1 values, assumes no rewritten call gets one at run time"
+REMOVE = "keep the ones that a wrap in another file uses; remove the others and the code that reads them"
+READ = "this file still has FSDP1 values, which also work under FSDP2"
+TAKEN = "this file still has FSDP1 values, assumes only fsdp_compat.shard, which accepts them, gets one"
+KEEP = "keep the ones that fsdp_compat.shard uses; remove the others and the code that reads them"
 
 
 def unclaimed(file: File, diagnoses: list[Diagnosis]) -> Iterator[tuple[Rule, Diagnosis]]:

@@ -74,7 +74,7 @@ def rewrite_source(
         if not released_by(path, project) and not is_relevant(read, path, project, settings.traps):
             return Unchanged()
         if odd is not None:
-            return Failed("line {}: {} is {} to Python: write it so and run again".format(*odd))
+            return Failed("line {}: {} means {} to Python: write that and run again".format(*odd))
         file = prepared.file if prepared is not None else File(text, tree, path, project, settings)
     except SyntaxError as error:
         return Failed(f"line {error.lineno}: {error.msg}")
@@ -85,7 +85,7 @@ def rewrite_source(
     except RecursionError:
         return Failed("is nested too deeply to be parsed")
     if file.layout.code != text:
-        return Failed(odd_break(text) or "does not print back as it was parsed and is unchanged")
+        return Failed(odd_break(text) or "cannot be reproduced exactly after parsing, so it is unchanged")
 
     if (copied := vendored(file)) is not None:
         return Unchanged((_finding(file, *copied),) if file.settings.enabled(copied[0].id) else ())
@@ -129,7 +129,8 @@ def rewrite_source(
         return Failed(f"internal error: the rewritten file does not compile ({problem})")
     if own := misunderstood(tree, output, file.references.starred):
         return Failed(
-            f"is unchanged: it has its own {own[0]}, and the output needs Python's; rename that and run again"
+            f"is unchanged: it defines its own {own[0]}, and the output needs Python's built-in; rename it and run "
+            f"again"
         )
     return Changed(source.encode(output), findings)
 

@@ -80,7 +80,7 @@ def odd_break(text: str) -> str | None:
     if found is None:
         return None
     line = text.count("\n", 0, found.start()) + 1
-    return f"line {line}: a form feed is in front of a statement: put it on a line of its own and run again"
+    return f"line {line}: a form feed precedes a statement: put it on a separate line and run again"
 
 
 def parses_elsewhere(data: bytes) -> bool:

@@ -139,7 +139,7 @@ def _config(node: cst.BaseExpression | None, file: File) -> tuple[cst.Dict | Non
     if len(made) == 1 and isinstance(made[0], cst.Dict):
         name = node.value if isinstance(node, cst.Name) else ""
         if name and len(file.uses(name)) > 1:
-            return None, f"{name} is used in other places as well"
+            return None, f"{name} is also used in other places"
         return made[0], ""
     return None, f"{CONFIG} is not a dictionary that this file writes out"
 

@@ -76,22 +76,22 @@ def _hosted(read: StrategyCall, file: File, paths: Iterable[str], opened: Opened
     other = opened(places[0]) if len(places) == 1 else None
     node = class_named(name, other) if other is not None else None
     if other is None or node is None:
-        return replace(own, reason=f"no file of the tree defines {name} with a configure_model")
+        return replace(own, reason=f"no file in the tree defines {name} with a configure_model method")
     where = f"{other.path}: "
     if not changes(node, other):
         return replace(own, reason=f"{where}{RULE} is switched off there")
     if any(is_strategy(call, other) for call in other.nodes(cst.Call)):
-        return replace(own, reason=f"{where}the file makes a strategy itself")
+        return replace(own, reason=f"{where}the file creates a strategy itself")
     if below := _below(own.name, other, file):
         return replace(own, reason=f"{below} extends {name}")
     full = {text: expand(text, file.aliases) for text in (*read.wanted.layers, *read.wanted.checkpointed)}
     for text, dotted in full.items():
         if not _is_seen(text, dotted, file, other):
-            return replace(own, reason=f"{text} is not a name that configure_model in {other.path} can import")
+            return replace(own, reason=f"{text} cannot be imported by configure_model in {other.path}")
     options = dict(read.wanted.options)
     dtypes = _dtypes(options.pop("mp_policy", ""), read.run.low, file)
     if dtypes is None:
-        return replace(own, reason="its dtypes are not names of torch")
+        return replace(own, reason="its dtypes are not attributes of torch")
     found = replace(
         own,
         module=other.path,

@@ -63,7 +63,7 @@ def built(node: cst.ClassDef, layers: list[str], file: File) -> Built:
     methods = {one.name.value: one for one in node.body.body if isinstance(one, cst.FunctionDef)}
     place = methods.get("configure_model")
     if [file.resolved(one.value) for one in node.bases] not in [[base] for base in _BASES]:
-        found.reason = f"{name} does not extend LightningModule alone"
+        found.reason = f"{name} extends more than LightningModule"
     elif place is None or not place.params.params or place.decorators:
         found.reason = f"{name} has no configure_model"
     if found.reason or place is None:
@@ -74,9 +74,9 @@ def built(node: cst.ClassDef, layers: list[str], file: File) -> Built:
         for made in _made(method, found, file):
             found.reason = f"{made} may have parameters that configure_model would not shard"
     if not found.reason and (given := passed_on(node, methods.get("__init__"), found.this, file)):
-        found.reason = f"{given} is passed on, and may have parameters that configure_model would not shard"
+        found.reason = f"{given} is passed to other code, and may have parameters that configure_model would not shard"
     if not found.reason and any(last_name(call.func) in _ADDING for call in file.inside(node, cst.Call)):
-        found.reason = f"{name} is given modules without an assignment"
+        found.reason = f"{name} gets modules without an assignment"
     for use in file.inside(node, cst.Attribute) if not found.reason else ():
         if _is_mine(use, found) and use.attr.value in found.roots:
             found.reason = found.reason or _use(use, found, file)
@@ -109,7 +109,7 @@ def _roots(place: cst.FunctionDef, layers: list[str], found: Built, file: File) 
         if func is None or full.startswith("torch.compile") or file.fsdp1(func):
             return f"configure_model makes {name} in a way that this tool does not follow"
         if file.code(func) in layers:
-            return f"{name} is itself of a class of the policy"
+            return f"{name} is itself an instance of a class in the policy"
         block = file.block(statement)
         if block not in blocks:
             blocks.append(block)

@@ -48,11 +48,11 @@ class Wanted:
 
     def _read(self, given: dict[str, cst.BaseExpression], file: File) -> str:
         if left := [name for name in given if name not in _READ]:
-            return f"{left[0]} has no counterpart that this tool writes"
+            return f"{left[0]} has no counterpart that this tool can write"
         strategy = literal(given["sharding_strategy"], file) if "sharding_strategy" in given else None
         name = strategy_name(str(strategy.plain).upper()) if strategy else "FULL_SHARD"
         if name not in ("FULL_SHARD", "SHARD_GRAD_OP"):
-            return f"{name or 'a strategy that only the running program knows'} has no data-parallel mesh there"
+            return f"{name or 'a strategy that is only known at run time'} has no data-parallel mesh there"
         if not RESHARDS[name]:
             self.options["reshard_after_forward"] = "False"
         if "cpu_offload" in given and offload(given["cpu_offload"], file).plain is not False:

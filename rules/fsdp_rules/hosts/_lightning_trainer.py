@@ -16,8 +16,8 @@ _TRAINERS = tuple(f"{package}.Trainer" for package in ("lightning", "lightning.p
 #: The dtype in which FSDP1 computes and reduces under each precision, "" for the parameters' own.
 _PRECISIONS = {"32-true": "", "32": "", "bf16-true": "", "bf16": "bfloat16", "bf16-mixed": "bfloat16"}
 _LOW = "assumes buffers may keep their dtype, and units may cast their inputs to the dtype of autocast"
-_ORDER = "assumes gradients may be added in another order: FSDP2 reduces those of every batch, FSDP1 their sum"
-_STOPS = "Lightning stops at the start if the number is another one"
+_ORDER = "assumes gradients may be summed in a different order: FSDP2 reduces those of every batch, FSDP1 their sum"
+_STOPS = "Lightning stops at startup if the number is different"
 
 
 @dataclass
@@ -60,7 +60,7 @@ def trained(strategy: cst.Call, file: File) -> Trained:
     _size(found, arguments, file)
     is_local = "." in found.size.replace("torch.cuda", "") or found.size.isidentifier()
     if is_local and file.function(strategy) is not file.function(trainers[0]):
-        found.reason = "the number of its devices is known in another function"
+        found.reason = "the number of its devices is set in another function"
     if clip := _on(arguments.get("gradient_clip_algorithm"), file):
         found.reason = f"the Trainer clips gradients by {clip}"
     names = set(_modules(trainers[0], file))
@@ -71,7 +71,7 @@ def trained(strategy: cst.Call, file: File) -> Trained:
     elif "." in name:
         found.elsewhere = name
     else:
-        found.reason = found.reason or "no LightningModule of this file is seen to be trained with it"
+        found.reason = found.reason or "this tool sees no LightningModule in this file that it trains"
     return found
 
 

@@ -54,7 +54,7 @@ class Plugin:
         values = {name: _READERS.get(name, literal)(value, file) for name, value in given.items()}
         for name in _DECIDING:
             if name in values and not values[name].known:
-                values[name] = replace(values[name], fixed="only the running program knows its value")
+                values[name] = replace(values[name], fixed="its value is only known at run time")
         settings: dict[str, Setting] = {}
         for place, (name, value) in enumerate(values.items()):
             if name not in rows or (value.known and value.plain is None):

@@ -31,9 +31,9 @@ def set_on_given(node: cst.CSTNode, file: File) -> Iterator[Diagnosis]:
     for owner, name, value in _set(node):
         if changes_form(name) and not is_none(value) and _GIVEN in (last_name(owner), last_name(file.value(owner))):
             if name == "auto_wrap_policy":
-                told, advice = "a callable is dropped silently under FSDP2, so that only the root is sharded", _NAMED
+                told, advice = "FSDP2 silently drops a callable, so only the root is sharded", _NAMED
             else:
-                told = f"FSDP2 takes {name} in another form than this plugin is given here"
+                told = f"FSDP2 expects {name} in a different form"
                 advice = "Set it in the plugin's call or in the launcher's file, in FSDP2's form"
             yield Diagnosis(node, Level.MANUAL, told, advice)
 

@@ -57,7 +57,7 @@ def offload(node: cst.BaseExpression, file: File) -> Value:
     found = file.value(node)
     if not isinstance(found, cst.Call) or file.fsdp1(found.func) != "CPUOffload":
         plain = literal(node, file)
-        return plain if plain.known else Value(known=False, fixed="only the running program knows its value")
+        return plain if plain.known else Value(known=False, fixed="its value is only known at run time")
     flag = (bind(found, ("offload_params",)) or {}).get("offload_params")
     known = False if flag is None else literal_bool(file.value(flag))
     if known is not None:
@@ -81,7 +81,7 @@ def policy(node: cst.BaseExpression, file: File) -> Value:
             made = _by_layers(given, file) if kind == "transformer_auto_wrap_policy" else _by_size(given, file)
             if made:
                 return made
-    return Value(known=False, fixed="a callable is dropped silently under FSDP2, so that only the root is sharded")
+    return Value(known=False, fixed="FSDP2 silently drops a callable, so only the root is sharded")
 
 
 def _by_layers(given: dict[str, cst.BaseExpression], file: File) -> Value | None:

@@ -21,23 +21,23 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
 
-_ASSUMED = "assumes one prepare() call for model and optimizer, and no FSDP_ variable for what is absent here"
+_ASSUMED = "assumes one prepare() call for model and optimizer, and no FSDP_ variable for arguments absent here"
 _CASTS = "assumes buffers may keep their dtype and each unit may cast its inputs, as FSDP2's policy does"
 
 
 class AcceleratePlugin(Rule):
     """accelerate's `FullyShardedDataParallelPlugin`.
 
-    It runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` says 2. A call whose arguments the file says is moved as a
-    configuration file is, by the same table: `sharding_strategy` becomes `reshard_after_forward`, what FSDP2 does not
-    have is removed, and FULL_STATE_DICT, the old default, is written out. A policy made of classes becomes their names,
-    since a callable is dropped silently, so that only the root is sharded. The call moves as a whole: where one
-    argument has no counterpart or is known to the running program alone, none is changed.
+    It runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` is 2. A call whose arguments are in the file changes like a
+    configuration file, by the same table: `sharding_strategy` becomes `reshard_after_forward`, arguments that FSDP2
+    does not have are removed, and FULL_STATE_DICT, the old default, is written explicitly. A policy made of classes
+    becomes their names, because FSDP2 silently drops a callable and then shards only the root. The call changes as a
+    whole: if one argument has no counterpart or is only known at run time, none changes.
 
-    accelerate's FSDP2 takes model and optimizer in one `prepare()` call. A file that prepares a model alone is kept.
-    Where the Accelerator takes the plugin of another file, its own file is asked what it prepares. A policy that is set
-    on the plugin of a running program (`accelerator.state.fsdp_plugin.auto_wrap_policy = ...`) is left to a human, for
-    the same reason.
+    accelerate's FSDP2 needs model and optimizer in one `prepare()` call. A file that prepares a model without its
+    optimizer is kept. If the plugin comes from another file, the file with the Accelerator decides. A policy that is
+    set on the plugin of a running program (`accelerator.state.fsdp_plugin.auto_wrap_policy = ...`) is `manual`, for the
+    same reason.
     """
 
     id = "FSDP551"
@@ -85,7 +85,7 @@ accelerator = Accelerator(fsdp_plugin=plugin)
         plugin = Plugin.read(node, around, file)
         version = plugin.values.get("fsdp_version")
         if version and not version.known:
-            told = "this plugin runs FSDP1 or FSDP2, which only the running program knows"
+            told = "this plugin runs FSDP1 or FSDP2, decided at run time"
             yield Diagnosis(node, Level.MANUAL, told, "Write fsdp_version=1 and run this tool again.")
             return
         yield from self._moved(plugin, file)
@@ -127,10 +127,10 @@ accelerator = Accelerator(fsdp_plugin=plugin)
                 yield Diagnosis(plugin.given[name], Level.MANUAL, told, advice)
         made = plugin.given.get("param_init_fn")
         if made is not None and not is_none(made):
-            told = "accelerate's FSDP2 does not read param_init_fn: a model on the meta device gets no values"
-            yield Diagnosis(made, Level.MANUAL, told, "Give the model its values first, and remove the argument.")
+            told = "accelerate's FSDP2 does not read param_init_fn: a model on the meta device is not initialised"
+            yield Diagnosis(made, Level.MANUAL, told, "Initialise the model first, and remove the argument.")
         for assign, name in plugin.set_later(file):
-            told = f"this sets {name} of a plugin that runs FSDP1, where FSDP2 takes it in another form"
+            told = f"this sets {name} of a plugin that runs FSDP1, and FSDP2 expects a different form"
             yield Diagnosis(assign, Level.MANUAL, told, "Pass it to the plugin and run this tool again")
         for call, what in () if is_fsdp2(plugin.block) else prepared_alone(plugin.call, file):
             told = f"this plugin runs FSDP1, and {what} on line {file.span(call).line} raises ValueError under FSDP2"

@@ -21,15 +21,15 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
 
 _TRAINERS = ("composer.Trainer", "composer.trainer.Trainer", "composer.trainer.trainer.Trainer")
-_NEWER = "assumes a Composer that has FSDP2Config, which came with 0.31"
+_NEWER = "assumes Composer 0.31 or newer, which has FSDP2Config"
 
 
 class ComposerTrainer(Rule):
     """`parallelism_config={"fsdp": {...}}` of Composer's `Trainer`.
 
-    The dictionary means FSDP1 unless the environment says `FSDP_VERSION=2`. It becomes an `FSDP2Config`, which is FSDP2
-    whatever the environment says, by the same table as a file (FSDP532). A dictionary that the file does not write out,
-    or that asks for what `FSDP2Config` does not have, is kept.
+    The dictionary means FSDP1 unless the environment sets `FSDP_VERSION=2`. It becomes an `FSDP2Config`, which means
+    FSDP2 in any environment, by the same table as a file (FSDP532). A dictionary is kept if the file does not contain
+    all of it, or if it needs something that `FSDP2Config` does not have.
     """
 
     id = "FSDP557"
@@ -62,7 +62,7 @@ trainer = Trainer(model=model, parallelism_config=config)
         for argument in node.args:
             value = file.value(argument.value)
             if key_of(argument) == "fsdp_config" and not is_none(value):
-                yield _kept(argument.value, "fsdp_config is FSDP1 alone")
+                yield _kept(argument.value, "fsdp_config is for FSDP1 only")
             elif key_of(argument) == "parallelism_config" and isinstance(value, cst.Dict):
                 inner = {key_of(one): one.value for one in value.elements}
                 if "fsdp" in inner and not is_none(inner["fsdp"]):

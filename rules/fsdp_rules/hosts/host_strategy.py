@@ -17,8 +17,8 @@ from fsdp_rules.verdict.what_to_test import HOSTED
 class HostStrategy(Rule):
     """FSDP1's strategies and configurations of NeMo, Ray Train, Composer, MMEngine, d2go and SageMaker.
 
-    The class is named with what to write in its place, and so is a class that extends it. The list of frameworks is
-    rules/fsdp_rules/hosts/hosts.toml. Lightning's and torchtnt's strategies move (FSDP556, FSDP555).
+    The finding names the class, or a class that extends it, and what to write instead. The list of frameworks is
+    rules/fsdp_rules/hosts/hosts.toml. Lightning's and torchtnt's strategies are rewritten (FSDP556, FSDP555).
     """
 
     id = "FSDP553"

@@ -24,8 +24,8 @@ _MODEL_PARALLEL = (
 class HostWords(Rule):
     """`strategy="fsdp"` of Lightning, `parallel_strategy="fsdp"` of Ray Train.
 
-    Neither has a word for FSDP2: the model is sharded by the program itself, with `fully_shard`. A word that the call
-    is given under a name, by `**`, by a setting or an option is followed to where the tree writes it.
+    Neither has such a name for FSDP2: the program itself shards the model with `fully_shard`. If the value comes from a
+    variable, from `**`, from a setting or from an option, it is followed to its definition.
     """
 
     id = "FSDP554"
@@ -66,7 +66,7 @@ trainer = L.Trainer(devices=8, strategy="fsdp")
                 continue
             found = next((word for word in words if word.text in LIGHTNING), None)
             if found is not None:
-                told = f'{keyword}="{found.text}" is FSDP1, and {title} has no word for FSDP2'
+                told = f'{keyword}="{found.text}" is FSDP1, and {title} has no such name for FSDP2'
                 if found.path != file.path:
                     told = f'{keyword} may be "{found.text}" of {found.path}, which is FSDP1'
                 elif not isinstance(file.value(argument.value), cst.SimpleString):

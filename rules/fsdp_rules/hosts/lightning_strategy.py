@@ -25,17 +25,18 @@ _ASSUMED = "assumes lightning 2.4 or newer, where ModelParallelStrategy sets the
 class LightningStrategy(Rule):
     """Lightning's `FSDPStrategy`.
 
-    It becomes `ModelParallelStrategy`, which leaves sharding to `configure_model`: the calls of `fully_shard` are added
-    where that method has built the model. The sizes are written out, since the default "auto" means one data-parallel
-    rank per machine, so that on one machine every GPU gets the same data and nothing is sharded. Checkpoints of the new
-    strategy are sharded by default, those of `FSDPStrategy` are full, so that this is written out as well.
+    It becomes `ModelParallelStrategy`, which leaves sharding to `configure_model`: the `fully_shard` calls are added
+    after that method has built the model. The rewrite writes the sizes explicitly: the default "auto" means one
+    data-parallel rank per machine, so on one machine every GPU would get the same data and nothing would be sharded. It
+    also keeps full checkpoints, because the new strategy saves sharded ones by default.
 
-    A call moves where the file has the Trainer that takes it, exactly one LightningModule is trained with that Trainer,
-    and all parameters of that module are made in its `configure_model`. The module may be in another file of the tree:
-    both files change, or none. Functions of the file that return the strategy, the Trainer or the module are followed.
+    A call is rewritten if the file contains the Trainer that uses it, exactly one LightningModule is trained with that
+    Trainer, and `configure_model` creates all parameters of that module. The module may be in another file: then both
+    files change, or none. Functions of the file that return the strategy, the Trainer or the module are followed.
     Methods of the model besides its call are registered, and layers whose activations are recomputed are wrapped in
-    `configure_model` as well. A call without these, with another strategy, with offloading (ModelParallelStrategy moves
-    every parameter to the GPU), or of Fabric is kept, and the finding says what to write.
+    `configure_model` as well. A call is kept if one of these is missing, if it has another strategy or offloading
+    (ModelParallelStrategy moves every parameter to the GPU), or if it is for Fabric. The finding then says what to
+    write.
     """
 
     id = "FSDP556"
@@ -136,8 +137,8 @@ trainer.fit(Model())
         edits = (*edits, *read.moved(file))
         yield Diagnosis(node, Level.REVIEW, _ASSUMED, "Require lightning>=2.4", edits, consumes=gone)
         if hosted is not None:
-            told = f"assumes no code outside of {hosted.name} uses its {hosted.root} but by calling the module"
-            yield Diagnosis(node, Level.REVIEW, told, f"Look at callbacks that read .{hosted.root} of the module")
+            told = f"assumes code outside {hosted.name} uses its {hosted.root} only by calling the module"
+            yield Diagnosis(node, Level.REVIEW, told, f"Check callbacks that read .{hosted.root} of the module")
         for told, advice in (*wanted.assumed, *run.assumed):
             yield Diagnosis(node, Level.REVIEW, told, advice)
 
@@ -170,4 +171,4 @@ def _unseen_layers(wanted: Wanted, file: File) -> str:
             if isinstance(small, cst.Import | cst.ImportFrom) and not isinstance(small.names, cst.ImportStar):
                 known |= {(one.evaluated_alias or one.evaluated_name).partition(".")[0] for one in small.names}
     unknown = [layer for layer in (*wanted.layers, *wanted.checkpointed) if layer.partition(".")[0] not in known]
-    return f"{unknown[0]} is not a name that configure_model sees" if unknown else ""
+    return f"{unknown[0]} is not visible to configure_model" if unknown else ""

@@ -24,7 +24,7 @@ MODULE = "torchtnt.utils.prepare_module"
 _NAMES = (f"{MODULE}.FSDPStrategy", "torchtnt.utils.FSDPStrategy")
 #: Arguments that FSDP2Strategy does not have and that change no number.
 _GONE = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states")
-_NEWER = "assumes a torchtnt that has FSDP2Strategy, which the release 0.2.4 has not"
+_NEWER = "assumes a torchtnt newer than release 0.2.4, with FSDP2Strategy"
 
 
 class TorchtntStrategy(Rule):
@@ -32,7 +32,8 @@ class TorchtntStrategy(Rule):
 
     It becomes `FSDP2Strategy`: the classes of the wrap policy are `modules_to_shard`, the strategy is
     `reshard_after_forward`, `MixedPrecision` is `MixedPrecisionPolicy`. torchtnt refuses to shard a model without
-    modules to shard, so that a call without a policy by classes is kept, as is one whose arguments have no counterpart.
+    `modules_to_shard`, so a call without a policy by classes is kept. A call with arguments that have no counterpart is
+    kept too.
     """
 
     id = "FSDP555"
@@ -100,12 +101,12 @@ strategy = FSDP2Strategy(
         """Puts the new arguments into ``texts``; why the call is kept, empty if it is not."""
         layers = layer_classes(arguments.pop("auto_wrap_policy", None), file)
         if layers is None:
-            return "FSDP2Strategy needs modules_to_shard, which no policy by classes says here"
+            return "FSDP2Strategy needs modules_to_shard, and no policy here lists classes"
         texts["modules_to_shard"] = layers
         if "sharding_strategy" in arguments:
             name = _strategy(arguments["sharding_strategy"], file)
             if name not in ("FULL_SHARD", "SHARD_GRAD_OP"):
-                return f"{name or 'a strategy that only the running program knows'} has no FSDP2Strategy"
+                return f"{name or 'a strategy that is only known at run time'} has no FSDP2Strategy"
             texts["reshard_after_forward"] = str(RESHARDS[name])
         if "mixed_precision" in arguments:
             policy = precision(arguments["mixed_precision"], file)
@@ -115,7 +116,7 @@ strategy = FSDP2Strategy(
         if "cpu_offload" in arguments:
             flag = offload(arguments["cpu_offload"], file)
             if flag.fixed:
-                return "only the running program knows its cpu_offload"
+                return "its cpu_offload is only known at run time"
             texts["cpu_offload"] = flag.text or repr(flag.plain)
         taken = {"sharding_strategy", "mixed_precision", "cpu_offload", *_GONE}
         left = [name for name in arguments if name not in taken]
@@ -126,7 +127,7 @@ strategy = FSDP2Strategy(
         if original is None or literal_bool(file.value(original)) is not True:
             yield Diagnosis(node, Level.REVIEW, ELEMENTWISE[0], "compare the losses of the first steps")
         if synced is not None and literal_bool(file.value(synced)) is not False:
-            yield Diagnosis(node, Level.REVIEW, NOT_BROADCAST[0], "seed every rank alike, or broadcast before")
+            yield Diagnosis(node, Level.REVIEW, NOT_BROADCAST[0], "use the same seed on every rank, or broadcast first")
 
 
 def _strategy(node: cst.BaseExpression, file: File) -> str | None:

@@ -24,11 +24,11 @@ _STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "no_shard")
 class TrainingArgumentsFsdp(Rule):
     """`fsdp` and `fsdp_config` of `TrainingArguments`, and of classes that extend it.
 
-    Without a version in `fsdp_config` they mean FSDP1 before transformers 5.10 and FSDP2 from then on. A dictionary
-    that the file writes out is moved as a JSON file of the Trainer is, by the same table (FSDP511, FSDP512): the
-    version is written out, and what FSDP2 does not read is removed. The two arguments that begin with `fsdp_` and are
-    not in the dictionary are gone in 5.0 and move into it. FSDP2 refuses `hybrid_shard` and `no_shard`. What only the
-    running program knows is reported, as are defaults in classes that extend the arguments.
+    Without a version in `fsdp_config` they mean FSDP1 before transformers 5.10 and FSDP2 since then. A dictionary
+    literal changes like a JSON file of the Trainer, by the same table (FSDP511, FSDP512): the version is added, and
+    keys that FSDP2 does not read are removed. Two arguments that begin with `fsdp_` were removed in 5.0 and move into
+    the dictionary. FSDP2 rejects `hybrid_shard` and `no_shard`. Values that are only known at run time are reported,
+    and so are defaults in classes that extend the arguments.
     """
 
     id = "FSDP552"
@@ -117,7 +117,9 @@ arguments = TrainingArguments(
                     yield Diagnosis(small, Level.MANUAL, told, _ADVICE)
 
 
-_ADVICE = 'Put "version": 2 into fsdp_config, and what fsdp says as "reshard_after_forward" and "cpu_offload".'
+_ADVICE = (
+    'Put "version": 2 into fsdp_config, and write the options of fsdp as "reshard_after_forward" and "cpu_offload".'
+)
 
 
 def _unseen(arguments: Arguments, file: File) -> Diagnosis:

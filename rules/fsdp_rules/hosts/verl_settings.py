@@ -23,15 +23,15 @@ _TARGET = re.compile(rf"(?:^|[.\"'])({_ROLE})[\"'\]]*(?:\.|\[[\"'])strategy(?:[\
 _PATH = re.compile(rf"^(?:[\w.]+\.)?({_ROLE})\.strategy$")
 _OVERRIDE = re.compile(rf"(?:^|[\s'\"+])(?:actor_rollout_ref\.(actor|ref)|({_ROLE}))\.strategy=[\"']?fsdp(?!\w)")
 _YAML = re.compile(r"^\s*strategy:\s*[\"']?fsdp(?!\w)", re.MULTILINE)
-_ADVICE = 'Write "fsdp2" for every role: verl knows it from 0.4 on, an older fork needs it first.'
+_ADVICE = 'Write "fsdp2" for every role. verl has it since 0.4; add it to an older fork first.'
 
 
 class VerlSettings(Rule):
     """verl's `strategy` in a Python program.
 
-    `"fsdp"` is FSDP1 for verl. A program says it by an assignment (`config.critic.strategy = "fsdp"`), with
-    `OmegaConf.update`, in a dictionary, in an override of Hydra or a command, in a string of YAML, or as an argument of
-    verl's own classes. Each role has its own. It is reported and not changed, since the same program may read it.
+    `"fsdp"` is FSDP1 for verl. A program may set it by an assignment (`config.critic.strategy = "fsdp"`), with
+    `OmegaConf.update`, in a dictionary, in a Hydra override or a command, in a YAML string, or as an argument of verl's
+    own classes. Each role has its own strategy. It is reported and not changed, because the same program may read it.
     """
 
     id = "FSDP559"

@@ -28,9 +28,9 @@ _TO_A_FILE = "Move it to a file, run this tool on that file, and have the progra
 class WrittenSettings(Rule):
     """accelerate's and the Trainer's settings that a program writes itself.
 
-    YAML in a string, the same as a dictionary, commands with `--use_fsdp` or with the words of the Trainer's `--fsdp`
-    in strings and lists, and `os.environ["FSDP_SHARDING_STRATEGY"]` run FSDP1 unless they say version 2. Such text is
-    put together by the program, so that it is reported and not changed. Documentation is not looked at.
+    These settings run FSDP1 unless they set version 2: YAML in a string or as a dictionary, commands in strings and
+    lists with `--use_fsdp` or the Trainer's `--fsdp`, and `os.environ["FSDP_SHARDING_STRATEGY"]`. The program builds
+    this text at run time, so it is reported and not changed. Documentation is not searched.
     """
 
     id = "FSDP558"
@@ -74,7 +74,7 @@ fsdp_config:
         if "fsdp_config" in text and _YAML.search(text) and not _TWO.search(text):
             yield Diagnosis(node, Level.MANUAL, "this string holds settings of accelerate that run FSDP1", _TO_A_FILE)
         elif _LAUNCHES.search(text) and _FLAGS.search(text) and "accelerate" in text and not _TWO.search(text):
-            yield Diagnosis(node, Level.MANUAL, "this command has accelerate run FSDP1", _FLAG_ADVICE)
+            yield Diagnosis(node, Level.MANUAL, "this command makes accelerate run FSDP1", _FLAG_ADVICE)
         elif _LAUNCHES.search(text) and _WORDS.search(text) and "version" not in text:
             yield Diagnosis(node, Level.MANUAL, _UNVERSIONED, _CONFIG_ADVICE)
         elif (
@@ -82,7 +82,7 @@ fsdp_config:
             and _is_appended(node, file)
             and not _TWO.search(file.code(file.layout.module))
         ):
-            yield Diagnosis(node, Level.MANUAL, "this command has accelerate run FSDP1", _FLAG_ADVICE)
+            yield Diagnosis(node, Level.MANUAL, "this command makes accelerate run FSDP1", _FLAG_ADVICE)
 
     def _dictionary(self, node: cst.Dict, file: File) -> Iterable[Diagnosis]:
         given = {key_of(one): one.value for one in node.elements}
@@ -97,7 +97,7 @@ fsdp_config:
         texts = [literal(one, file).plain if isinstance(one, cst.SimpleString) else None for one in items]
         if "--use_fsdp" in texts and not _TWO.search(" ".join(map(str, texts))):
             yield Diagnosis(
-                items[texts.index("--use_fsdp")], Level.MANUAL, "this command has accelerate run FSDP1", _FLAG_ADVICE
+                items[texts.index("--use_fsdp")], Level.MANUAL, "this command makes accelerate run FSDP1", _FLAG_ADVICE
             )
         for index, text in enumerate(texts[:-1]):
             if text == "--fsdp" and re.match(_STRATEGY, str(texts[index + 1])) and "--fsdp_config" not in texts:
@@ -112,7 +112,7 @@ fsdp_config:
                 and literal(node.value, file).known
             )
             if name is not None and not off and not re.search(r"FSDP_VERSION\W+2\b", file.code(file.layout.module)):
-                told = f"{name} has accelerate run FSDP1: FSDP_VERSION is 1 by default"
+                told = f"{name} makes accelerate run FSDP1: FSDP_VERSION is 1 by default"
                 advice = "Set FSDP_VERSION to 2, FSDP_RESHARD_AFTER_FORWARD, and FSDP_STATE_DICT_TYPE if it is absent"
                 yield Diagnosis(node, Level.MANUAL, told, advice)
 

@@ -25,9 +25,9 @@ ASKS = frozenset({"casefold", "count", "endswith", "find", "index", "lower", "re
 LOOKS_UP = frozenset({"fullmatch", "get", "match", "pop", "search"})
 ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the sharded module extends"
 #: A name that a key or a file name is formed of.
-KEPT = "assumes nothing is found by {text}, which is now FSDP with the model's own name (FSDPNet for a Net)"
+KEPT = "assumes no lookup uses {text}, which is now FSDP plus the model's class name (FSDPNet for a Net)"
 MAY_BE = "assumes {text} is not sharded by itself: FSDP2 gives a unit another class, FSDP before its name"
-OWN_NAME = "take the name before the model is sharded, or write it out as a text"
+OWN_NAME = "read the name before the model is sharded, or write it as a string"
 
 
 def compared_names(node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
@@ -70,7 +70,7 @@ def _of_wrapper(
         yield edit
     elif asked and (named or not _is_compared(node, file)):
         if not _is_of_others(node, file):
-            message = f"the class of {text} was FullyShardedDataParallel, and is now FSDP with the model's own name"
+            message = f"the class of {text} was FullyShardedDataParallel, and is now FSDP plus the model's class name"
             yield Diagnosis(node, Level.MANUAL, message, ADVICE)
     elif not asked:
         yield Diagnosis(node, Level.REVIEW, KEPT.format(text=file.code(node)), OWN_NAME)

@@ -42,10 +42,10 @@ INFINITE = Need(
 )
 MIXED = Need(
     "plain (ignored) and sharded parameters may be mixed",
-    "clip the sharded parameters alone with torch.nn.utils.clip_grad_norm_ if the ignored ones are frozen",
+    "if the ignored parameters are frozen, clip only the sharded ones with torch.nn.utils.clip_grad_norm_",
 )
 NO_CPU_BACKEND = Need(
-    "parameters may be offloaded, and NCCL alone reduces no norm on the CPU",
+    "parameters may be offloaded, and NCCL cannot reduce a norm on the CPU",
     'start the process group with backend="cpu:gloo,cuda:nccl"',
 )
 ASKED = Need("--helpers always asks for it", "use --helpers needed")

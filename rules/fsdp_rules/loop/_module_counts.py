@@ -34,7 +34,9 @@ def about_modules(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
     sure = held is Certainty.YES
     unsure = "" if sure else "if this model is sharded: "
     if isinstance(counted, cst.Subscript):
-        message = f"{unsure}FSDP1's {node.attr.value}() had a wrapper for each unit: this is another module now"
+        message = (
+            f"{unsure}FSDP1's {node.attr.value}() included a wrapper for each unit: this is now a different module"
+        )
         advice = "take the module by its name (model.get_submodule), or count without the wrappers"
         yield Diagnosis(node, Level.MANUAL if sure else Level.REVIEW, message, advice)
         return
@@ -42,8 +44,8 @@ def about_modules(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
     yield Diagnosis(
         node,
         Level.REVIEW,
-        f"{said}FSDP1's {node.attr.value}() had a wrapper for each unit, and FSDP2's has none",
-        "add the number of units where the number of FSDP1 is meant",
+        f"{said}FSDP1's {node.attr.value}() included a wrapper for each unit, and FSDP2's does not",
+        "add the number of units if you need FSDP1's number",
     )
 
 

@@ -27,9 +27,9 @@ BEGINS = re.compile(r"[\^(?:]*[A-Za-z]")
 #: Functions that match a whole text with a pattern as of files, and what lets such a pattern begin with anything.
 GLOBS = frozenset({"fnmatch", "fnmatchcase"})
 OPEN = ("", "*", "?", "[")
-NEVER = "this matched no FSDP1 name, which has a prefix, and can match now"
-HAD = "the prefix of FSDP1 names has this in it, and these names have no prefix"
-CURE = "to keep the numbers, treat these names as before. To get what was meant, keep the line"
+NEVER = "this matched no FSDP1 name because of the prefix, and can match now"
+HAD = "the prefix of FSDP1 names contains this, and these names have no prefix"
+CURE = "to keep the numbers, treat these names as before. To get the intended behaviour, keep the line"
 
 
 def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
@@ -45,8 +45,8 @@ def about_parts(node: cst.Call, file: File) -> Iterator[Diagnosis]:
     if func.attr.value in ("count", "partition", "split") and _is_dot(node):
         held = prefixed(func.value, file)
         if held is not None and (func.attr.value != "split" or _counts(node, file)):
-            message = "the parts of FSDP1 names were others: a prefix before each unit was one of them"
-            yield _diagnosis(node, held, message, "count the parts of names without prefixes here")
+            message = "FSDP1 names had other parts: a prefix before each unit was one of them"
+            yield _diagnosis(node, held, message, "here, count the parts of names without prefixes")
     elif func.attr.value in MATCHING:
         texts = [*node.args[:1], *_compiled(func.value, file)]
         pattern = next((one.value for one in texts if isinstance(one.value, cst.SimpleString)), None)
@@ -79,7 +79,7 @@ def _is_anchored(method: str, pattern: cst.SimpleString) -> bool:
 
 
 def _across(text: cst.SimpleString, named: Named) -> Diagnosis:
-    message = f"where a unit begins inside of {text.value}, FSDP1 names had a prefix, and did not match"
+    message = f"where a unit begins inside {text.value}, FSDP1 names had a prefix and did not match"
     return _diagnosis(text, named, message, CURE)
 
 

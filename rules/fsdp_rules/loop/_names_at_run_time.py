@@ -41,7 +41,7 @@ def about_runtime_name(call: cst.Call, names: Sequence[str], file: File) -> Iter
         yield Diagnosis(
             call,
             Level.MANUAL,
-            f'{unsure}"{found[0]}" is taken of the model by its name, where it means something else under FSDP2',
+            f'{unsure}"{found[0]}" is read from the model by name, and means something else under FSDP2',
             f"write {file.code(model)}.{found[0]} as an attribute, and run this tool again",
         )
         return
@@ -49,8 +49,8 @@ def about_runtime_name(call: cst.Call, names: Sequence[str], file: File) -> Iter
     yield Diagnosis(
         call,
         Level.REVIEW,
-        f"{unsure or 'assumes '}this name is none of those that mean something else under FSDP2 ({listed})",
-        "if it can be one of them, write that attribute out, and run this tool again",
+        f"{unsure or 'assumes '}this name does not mean something else under FSDP2 ({listed})",
+        "if it can be one of these, write the attribute in the code, and run this tool again",
     )
 
 

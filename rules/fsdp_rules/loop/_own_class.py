@@ -45,7 +45,7 @@ def of_inner(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) 
     if isinstance(node, cst.Attribute) and node.attr.value != "__class__":
         return _without_prefix(node, Level.SAFE, "FSDP2 puts FSDP before the name of a unit's class", file)
     if is_in_text(node, file) or not is_repeatable(subject):
-        message = f"the class of {text} is its own no more: FSDP2 gives a unit another one, FSDP before its name"
+        message = f"the class of {text} has changed: FSDP2 gives a unit a new class, with FSDP before the name"
         return Diagnosis(node, Level.MANUAL, message, ADVICE)
     module = file.ref(MODULE)
 
@@ -59,7 +59,9 @@ def of_inner(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) 
 
 def unprefixed(node: cst.Attribute, subject: cst.BaseExpression, file: File) -> Diagnosis:
     """What to say of ``node``, the name of the class of what may be FSDP1's wrapper or what that held."""
-    message = f"FSDP2 puts FSDP before the name of a unit's class, assumes {file.code(subject)} was no wrapper of FSDP1"
+    message = (
+        f"FSDP2 puts FSDP before the name of a unit's class, assumes {file.code(subject)} was not an FSDP1 wrapper"
+    )
     return _without_prefix(node, Level.REVIEW, message, file)
 
 

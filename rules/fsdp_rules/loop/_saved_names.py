@@ -18,9 +18,9 @@ from fsdp_rules.verdict.finding import Level
 
 #: Functions that write what they are given to a file.
 SAVES = frozenset({"dump", "save", "save_file", "savez", "savez_compressed"})
-PREFIXED = "FSDP1's names, which are saved here, have _fsdp_wrapped_module. before each unit, and FSDP2's have not"
-FLAT = "FSDP1's names, which are saved here, are one _flat_param for each unit, and FSDP2's those of all parameters"
-ADVICE = "take the new names in what reads this file, and in files that were saved before"
+PREFIXED = "FSDP1's names, which are saved here, have _fsdp_wrapped_module. before each unit; FSDP2's do not"
+FLAT = "FSDP1's names, which are saved here, are one _flat_param per unit; FSDP2's are the names of all parameters"
+ADVICE = "use the new names in code that reads this file, and in files saved earlier"
 
 
 def about_saved(call: cst.Call, file: File) -> Iterator[Diagnosis]:

@@ -74,15 +74,15 @@ def native(call: cst.Call, methods: Callable[[str], bool], file: File) -> Native
         method = _method(place, file)
         iteration = file.parent(file.parent(method) or method) if method is not None else None
         if method is None:
-            return f"{file.code(place)} is used whole in the block"
+            return f"{file.code(place)} is used as a whole in the block"
         if method.attr.value in ("parameters", "named_parameters") and isinstance(iteration, Iteration):
             loops.append((iteration, method.attr.value))
         elif methods(method.attr.value):
             runs.append(method.attr.value)
         else:
-            return f"it is not known what {method.attr.value} does with the parameters"
+            return f"this tool cannot see what {method.attr.value} does with the parameters"
     if (loops and runs) or not (loops or runs):
-        return "the block does more than to read parameters, or to generate"
+        return "the block does more than read parameters or generate"
     return _run(block, runs[0], file) if runs else _looped(block, loops, file)
 
 
@@ -104,13 +104,13 @@ def _block(call: cst.Call, file: File) -> _Block | str:
         return "its arguments are only known at run time"
     block = _Block(statement, position, arguments["module"], arguments, file, choice)
     if held is not None and is_rebound(held, block.model, file):
-        return "its context is stored, and the model's name means another one since"
+        return "its context is stored, and the model's name was reassigned since"
     if held is not None:
         own = [entry for entry in held.made if entry is file.statement(call)]
         block.stored = (*own, *(entry for entry in held.made if entry not in own))
         block.lazily = held.called
     if block.flag("rank0_only", False) is not False or block.flag("with_grads", False) is not False:
-        return "rank 0 alone gets the parameters, or gradients are gathered too"
+        return "only rank 0 gets the parameters, or gradients are gathered too"
     if None in (block.flag("writeback", True), block.flag("offload_to_cpu", False), block.flag("recurse", True)):
         return "its arguments are only known at run time"
     others = [entry for place, entry in enumerate(statement.items) if place != position]
@@ -220,11 +220,11 @@ def _looped(block: _Block, loops: Sequence[tuple[Iteration, str]], file: File) -
     if not block.flag("recurse", True):
         return "recurse=False leaves the parameters of inner units sharded"
     if any(asks_for_rank(entry.test, file) for entry in file.inside(block.statement, cst.If)):
-        return "some ranks alone read parameters, and full_tensor() needs all of them"
+        return "only some ranks read parameters, and full_tensor() needs all ranks"
     for call in file.inside(block.statement.body, cst.Call):
         own = any(_method(place, file) in file.inside(call, cst.Attribute) for place in _mentions(block))
         if not own and value_of(call, file).parameters is not Certainty.NO:
-            return f"{file.code(call)} gives parameters that it gathers, too"
+            return f"{file.code(call)} also returns parameters that it gathers"
     found = Native("full_tensor() gathers each parameter where the block reads it")
     writes = block.flag("writeback", True) is True
     changes = False
@@ -236,7 +236,9 @@ def _looped(block: _Block, loops: Sequence[tuple[Iteration, str]], file: File) -
         found.notes += [note for note in uses.notes if note not in found.notes]
         changes |= uses.writes
         if uses.writes:
-            found.done = "each rank writes its own shard of a parameter, and full_tensor() gathers what is read"
+            found.done = (
+                "each rank writes its own shard of a parameter, and full_tensor() gathers the values that are read"
+            )
     if may_be_gathered(block.statement, sharded(block.model, file), changes, file):
         found.edits.append(reshard_before(block.statement, block.model, file))
     found.edits.append(Rebuild(block.statement, lambda statement, code: _without(statement, block.position)))

@@ -37,7 +37,7 @@ def uses_of(loop: cst.For | cst.CompFor, iterated: str, writeback: bool, to_cpu:
     """
     name = _variable(loop, iterated)
     if name is None:
-        return "it is not known which name holds the parameter"
+        return "this tool cannot see which name holds the parameter"
     found = Uses()
     reads: list[cst.BaseExpression] = []
     for use in _places(loop, name, file):
@@ -102,7 +102,7 @@ def _value(use: cst.Name, file: File) -> tuple[cst.BaseExpression | None, str | 
     """``p`` or ``p.data`` where the tensor itself is meant, None where something that DTensors share is asked for."""
     parent = file.parent(use)
     if isinstance(parent, cst.AssignTarget | cst.AugAssign | cst.NamedExpr | cst.Del):
-        return None, f"{use.value} is bound again in the loop"
+        return None, f"{use.value} is reassigned in the loop"
     value: cst.BaseExpression = use
     if isinstance(parent, cst.Attribute):
         if parent.attr.value in SHARED:

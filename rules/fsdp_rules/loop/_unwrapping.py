@@ -158,7 +158,7 @@ def unguarded_twin(node: cst.Attribute, gone: cst.CSTNode, file: File) -> Diagno
     )
     subject = file.code(node.value)
     message = f"{subject}.module is also read where {subject} is not known to be a wrapper"
-    advice = "give what is unwrapped here another name, then run this tool again"
+    advice = "assign the unwrapped model to a new name, then run this tool again"
     return Diagnosis(gone, Level.MANUAL, message, advice) if found else None
 
 
@@ -167,6 +167,6 @@ def endless(node: cst.Attribute, subject: str) -> Diagnosis:
     return Diagnosis(
         node,
         Level.MANUAL,
-        f"{subject} has no {node.attr.value} under FSDP2, and a call with {subject} itself never ends",
+        f"{subject} has no {node.attr.value} under FSDP2, and calling it with {subject} itself never ends",
         f"remove it for the sharded model: {subject} itself is the model",
     )

@@ -33,24 +33,24 @@ POSITIONS = {
 ENABLED = "enabled"
 CACHE = "cache_enabled"
 OFF = f"{CACHE}=False"
-CACHED = f"{OFF} lets torch.autocast cast FSDP2's weights for each use, as it did FSDP1's"
+CACHED = f"{OFF} makes torch.autocast cast FSDP2's weights for each use, as it did with FSDP1's"
 KEEPS_CACHE = "a model in another wrapper keeps its cache"
 ASSUMED = "assumes a sharded model runs under it"
-HANDED_ON = "torch.autocast keeps its casts of FSDP2's weights up to the end of a region (FSDP1: for one use)"
-GIVE = f"give it {OFF} where it is called around a sharded model"
+HANDED_ON = "torch.autocast caches casts of FSDP2's weights until the end of a region (FSDP1: for one use)"
+GIVE = f"pass {OFF} where it is called around a sharded model"
 
 
 class AutocastCache(Rule):
     """torch.autocast around a sharded model.
 
-    `torch.autocast` keeps the low-precision copy of a leaf parameter up to the end of its outermost region. FSDP1
-    computes with views of a flat parameter, which it casts for each use. FSDP2's gathered parameters are leaves: the
-    next forward in a region computes with the casts from before an optimizer step, and where a weight is used twice
-    before a backward, its gradients are added in low precision. `cache_enabled=False` casts for each use again, and
-    frees each copy as FSDP1 does. `fsdp_compat.shard`, and code migrated with `--to shim`, turn the cache off while a
-    sharded model runs. Where the model may be in another wrapper, whose weights keep their casts, the region asks:
-    `cache_enabled=not isinstance(model, FSDPModule)`. autocast as a value becomes a partial where the name that gets
-    it is only called; where another function gets it, it is left to do.
+    `torch.autocast` caches the low-precision copy of a leaf parameter until its outermost region ends. FSDP1 computes
+    with views of a flat parameter, which autocast casts for each use. FSDP2's gathered parameters are leaves: the next
+    forward in a region computes with casts from before an optimizer step, and if a weight is used twice before a
+    backward, its gradients are summed in low precision. `cache_enabled=False` casts for each use again, and frees each
+    copy as FSDP1 does. `fsdp_compat.shard`, and code migrated with `--to shim`, turn the cache off while a sharded
+    model runs. If the model may be in another wrapper, whose weights are cached as before, the region tests it:
+    `cache_enabled=not isinstance(model, FSDPModule)`. If `autocast` is assigned to a name that is only called, it
+    becomes a partial. If another function gets it, the finding is `manual`.
     """
 
     id = "FSDP242"

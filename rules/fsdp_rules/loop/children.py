@@ -25,11 +25,11 @@ TABLES = {"_modules": "the model alone", "_parameters": "empty", "_buffers": "em
 class Children(Rule):
     """children() and named_children() of a sharded model.
 
-    FSDP1's wrapper has one child, the model inside, and a model that `fully_shard` sharded has its own children: an
-    index, a loop or a name means something else, and its own `_parameters` and `_buffers` are empty. A function that
-    gives each child to itself gets to the same modules, and `model.module.children()` is `model.children()`.
-    `modules()` and `named_modules()` have no wrapper for each unit any more, so that a count of them, or a place among
-    them, is another. It is the same under `fsdp_compat`.
+    FSDP1's wrapper has one child, the model inside, and its own `_parameters` and `_buffers` are empty. A model sharded
+    by `fully_shard` has its own children, so an index, a loop or a name means something else. A recursive function
+    reaches the same modules, and `model.module.children()` becomes `model.children()`. `modules()` and
+    `named_modules()` no longer contain a wrapper for each unit, so their number and positions change. `fsdp_compat`
+    behaves like FSDP2 here.
     """
 
     id = "FSDP231"
@@ -73,16 +73,18 @@ def run(net):
         said = f"{node.attr.value}{'()' if is_call else ''}"
         text = file.code(node.value)
         before = TABLES.get(node.attr.value, "the model alone")
-        cure = f"use [{text}] for FSDP1's one child, remove the comment where the model's own are meant"
+        cure = f"use [{text}] for FSDP1's only child; remove the comment if you mean the model's own children"
         if before == "empty":
-            cure = "remove the comment where the model's own are meant, and the code where it had nothing to do"
+            cure = (
+                "if you mean the model's own children, remove the comment; if the code had no effect, remove the code"
+            )
         if held is Certainty.YES:
-            message = f"{said} was {before} under FSDP1, and is now what the model contains"
+            message = f"{said} was {before} under FSDP1, and is now the content of the model"
             yield Diagnosis(node, Level.MANUAL, message, cure)
         elif before != "empty":
             # What is taken out of a wrapper has the model's own children under both.
-            message = f"assumes {text} was no wrapper under FSDP1, whose {said} was the model alone"
-            yield Diagnosis(node, Level.REVIEW, message, f"use [{text}] if it was one")
+            message = f"assumes {text} was not an FSDP1 wrapper, whose {said} was only the model"
+            yield Diagnosis(node, Level.REVIEW, message, f"use [{text}] if it was a wrapper")
 
 
 def _is_recursive(node: cst.Attribute, file: File) -> bool:

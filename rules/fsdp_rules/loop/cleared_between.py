@@ -13,9 +13,9 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-KEEPS = "FSDP1 adds to the old gradients of a unit that ends the model; this clears them"
+KEEPS = "FSDP1 adds to the old gradients of the last unit of a model; this clears them"
 MOVE = "move this above the forward, where both clear all gradients, and compare the losses"
-NOTHING = "this clears nothing, as under FSDP1: what is registered up to the backward are gathered parameters"
+NOTHING = "this clears nothing, as under FSDP1: until the backward, the registered parameters are gathered ones"
 ABOVE = "to clear the gradients, move this above the forward"
 UNSURE = "if the strategy keeps units gathered, with use_orig_params=True: FSDP1 keeps gradients that this now clears"
 
@@ -23,17 +23,16 @@ UNSURE = "if the strategy keeps units gathered, with use_orig_params=True: FSDP1
 class ClearedBetween(Rule):
     """zero_grad() between a forward and its backward.
 
-    With `use_orig_params=True`, and SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2, FSDP1 keeps units gathered from their
-    forward to their backward, and does not look at the gradients of the original parameters on the way. What an
-    optimizer sets to None is looked at by the root as its backward starts. A unit whose output is the output of the
-    whole model starts first, and adds the new gradient to the old one; so does a unit that has parameters of
-    several optimizers, where not all of them are cleared. FSDP2 clears all gradients wherever an optimizer does.
-    `fsdp_compat.shard` keeps what FSDP1 keeps, and is what the output calls where FSDP1's constructor wraps the
-    model, in this file or in another one of the tree; code migrated with `--to shim` does as FSDP1, too. Where
-    something else wraps it, this is left to do. What is registered in the model on the way is gathered under both:
-    `model.zero_grad()`, and a loop over `model.parameters()`, clear nothing, so that they are left as they are.
-    Nothing differs under the other strategies, without `use_orig_params=True`, with `set_to_none=False`, and above
-    the forward.
+    With `use_orig_params=True`, and SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2, FSDP1 keeps units gathered from their forward
+    to their backward, and does not check the gradients of the original parameters in between. The root notices a
+    gradient that an optimizer set to None only when its own backward starts. A unit whose output is the output of the
+    whole model starts earlier, and adds the new gradient to the old one. So does a unit with parameters of several
+    optimizers if not all of them are cleared. Under FSDP2, an optimizer clears its gradients at any point.
+    `fsdp_compat.shard` keeps what FSDP1 keeps, and the output calls it if FSDP1's constructor wraps the model in any
+    file of the tree. Code migrated with `--to shim` behaves like FSDP1 too. If other code wraps the model, the finding
+    is `manual`. In between, the registered parameters are gathered under both: `model.zero_grad()` and a loop over
+    `model.parameters()` clear nothing, so they are unchanged. Nothing differs under the other strategies, without
+    `use_orig_params=True`, with `set_to_none=False`, or before the forward.
     """
 
     id = "FSDP238"
@@ -68,7 +67,7 @@ def train(net, batches):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batch in batches:
         loss = model(batch).sum()
-        # TODO(fsdp-migrate FSDP238): FSDP1 adds to the old gradients of a unit that ends the model; this clears them
+        # TODO(fsdp-migrate FSDP238): FSDP1 adds to the old gradients of the last unit of a model; this clears them
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

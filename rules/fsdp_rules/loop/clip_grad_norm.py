@@ -31,14 +31,14 @@ BACKEND = 'start the process group with backend="cpu:gloo,cuda:nccl" if paramete
 class ClipGradNorm(Rule):
     """clip_grad_norm_() on a sharded model.
 
-    FSDP1 needs its own method, since the ranks hold plain local shards. FSDP2's gradients are DTensors, so
-    `torch.nn.utils.clip_grad_norm_` computes the global norm. It returns a DTensor, and `.full_tensor()` makes it the
-    number that FSDP1 returned. Where this model's plain parameters are mixed with sharded ones,
-    `fsdp_compat.clip_grad_norm_` does what FSDP1's method did. Where parameters are offloaded to the CPU the norm is
-    reduced there, so the process group needs a CPU backend (`"cpu:gloo,cuda:nccl"`). Where the same file starts the
+    FSDP1 needs its own method, because the ranks have plain local shards. FSDP2's gradients are DTensors, so
+    `torch.nn.utils.clip_grad_norm_` computes the global norm. It returns a DTensor, and `.full_tensor()` turns it into
+    the value that FSDP1 returned. If plain parameters of this model are mixed with sharded ones,
+    `fsdp_compat.clip_grad_norm_` does what FSDP1's method did. If parameters are offloaded to the CPU, the norm is
+    reduced there, so the process group needs a CPU backend (`"cpu:gloo,cuda:nccl"`). If the same file starts the
     process group with "nccl", FSDP232 adds gloo.
 
-    The two agree to about 1e-6 relative: they add the squares in another order.
+    The two agree to a relative difference of about 1e-6, because they sum the squares in a different order.
     """
 
     id = "FSDP201"
@@ -159,9 +159,9 @@ def train(model, batches, optimizer):
         ).certainty is Certainty.NO:
             return
         if isinstance(parent, cst.AssignTarget):
-            message = "this gives the model its own clip_grad_norm_, which is called instead of a rewritten one"
+            message = "this gives the model its own clip_grad_norm_, which runs instead of the rewritten call"
             advice = "check that it handles DTensors, or remove it and clip with torch.nn.utils.clip_grad_norm_"
         else:
-            message = "an FSDP2 model has no method clip_grad_norm_ to pass on"
+            message = "an FSDP2 model has no clip_grad_norm_ method that could be passed"
             advice = "pass functools.partial(fsdp_compat.clip_grad_norm_, model) instead"
         yield Diagnosis(node, Level.MANUAL, message, advice)

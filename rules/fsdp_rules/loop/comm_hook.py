@@ -21,8 +21,8 @@ KNOWN = frozenset({"allreduce_hook", "bf16_compress_hook", "fp16_compress_hook",
 HOOKS = "torch.distributed.algorithms._comm_hooks"
 COMPARE = "compare the losses of the first steps with those of FSDP1"
 DIFFERS = (
-    "the hook gets a unit's gradients ordered by rank (FSDP1: by parameter), on torch 2.9 or newer and not "
-    "with NO_SHARD"
+    "the hook gets a unit's gradients ordered by rank (FSDP1: by parameter), on torch 2.9 or newer, and not with "
+    "NO_SHARD"
 )
 
 
@@ -30,8 +30,8 @@ class CommHook(Rule):
     """register_comm_hook().
 
     FSDP1's hook replaces the whole reduction, averaging included. `fsdp_compat.register_comm_hook` makes FSDP2 call it.
-    The elements of the flat gradient that it receives are in another order. torch's own compression hooks become the
-    dtype of FSDP2's reduction.
+    It receives the elements of the flat gradient in a different order. torch's own compression hooks become the
+    reduction dtype of FSDP2.
     """
 
     id = "FSDP209"

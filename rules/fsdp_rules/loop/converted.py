@@ -18,22 +18,22 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
 CASTS = frozenset({"bfloat16", "double", "float", "half"})
-SHARED = "share_memory() of a sharded model ends the process"
-SHARE = "share the model before it is sharded, or remove the line: shards are those of one rank"
-MIXED = "fully_shard takes one dtype per unit, and this part of a unit gets another"
+SHARED = "share_memory() on a sharded model kills the process"
+SHARE = "share the model before it is sharded, or remove the line: a shard belongs to one rank"
+MIXED = "fully_shard takes one dtype per unit, and this part of a unit gets a different one"
 SPLIT = "convert it before the model is sharded, and shard it separately"
-ROUNDED = "assumes fp32 parameters: below that, steps of SGD round by an element's place in its tensor"
-COMPARE = "compare the losses of the first steps with those of FSDP1: bf16 and fp16 may be apart by 1e-3"
+ROUNDED = "assumes fp32 parameters: with lower precision, SGD steps round by the position of an element in its tensor"
+COMPARE = "compare the losses of the first steps with those of FSDP1: bf16 and fp16 may differ by 1e-3"
 
 
 class ConvertedModels(Rule):
     """Conversions of a sharded model: share_memory(), half() of a part, steps of SGD in bf16.
 
-    FSDP2 converts a whole sharded model as FSDP1 does, so that `model.bfloat16()` trains on with the same numbers. A
-    part that gets another dtype than the rest of its unit fails at the next forward, where FSDP1's flat parameter took
-    it back. `share_memory()` of a DTensor on the CPU ends the process. In bf16 and fp16 torch's `add_(x, alpha=...)`,
-    which SGD steps with, rounds the last elements of a tensor in another way than the others, and FSDP1's tensors had
-    other ends: such runs are apart by some 1e-3 after a few steps, however the model was converted.
+    FSDP2 converts a whole sharded model as FSDP1 does, so training continues after `model.bfloat16()` with the same
+    numbers. If a part gets a dtype different from the rest of its unit, the next forward fails; FSDP1's flat parameter
+    undid the change. `share_memory()` of a DTensor on the CPU kills the process. In bf16 and fp16, torch's `add_(x,
+    alpha=...)`, which SGD uses, rounds the last elements of a tensor differently, and FSDP1's tensors end in other
+    places. Such runs differ by about 1e-3 after a few steps, whichever way the model was converted.
     """
 
     id = "FSDP230"
@@ -54,7 +54,7 @@ from torch.distributed.fsdp import fully_shard
 
 def build(model):
     fully_shard(model)
-    # TODO(fsdp-migrate FSDP230): fully_shard takes one dtype per unit, and this part of a unit gets another
+    # TODO(fsdp-migrate FSDP230): fully_shard takes one dtype per unit, and this part of a unit gets a different one
     model.head.bfloat16()
     return model
 """

@@ -27,14 +27,13 @@ SCALER = "ShardedGradScaler"
 class CpuBackend(Rule):
     """init_process_group("nccl") and offloaded gradients.
 
-    FSDP1 copied the norm of offloaded gradients to the GPU before it reduced it. FSDP2 reduces it where the gradients
-    are, so the process group needs a backend for the CPU, and `"cpu:gloo,cuda:nccl"` is torch's way to have both. The
-    call is changed where the same file clips a model that may be offloaded, or scales gradients (`ShardedGradScaler`).
-    GPU tensors are reduced by NCCL as before.
-    Collectives of Python objects, and barriers, run on gloo then.
+    FSDP1 copied the norm of offloaded gradients to the GPU before it reduced it. FSDP2 reduces it on the CPU, so the
+    process group needs a CPU backend: `"cpu:gloo,cuda:nccl"` gives it both. The call is changed if the same file clips
+    a model that may be offloaded, or scales gradients (`ShardedGradScaler`). NCCL still reduces GPU tensors.
+    Collectives of Python objects and barriers then run on gloo.
 
-    The call is kept, and the clipping takes a helper, where the project asks for a backend's name, gives other groups
-    a backend or the model a group, and where `device_id=` meets a 2-D mesh, whose groups torch splits off for the GPU.
+    The call is kept, and clipping uses a helper, if the project reads the name of a backend, gives a backend to other
+    groups or a group to the model, or combines `device_id=` with a 2-D mesh, whose groups torch splits off for the GPU.
     """
 
     id = CPU_BACKEND_RULE
@@ -74,8 +73,8 @@ def train(model, loss):
             yield Diagnosis(
                 node,
                 Level.REVIEW,
-                "gloo reduces numbers of offloaded gradients, assumes nothing else starts this run's process group",
-                "check that dist.get_backend_config() names gloo for the CPU in a run. Object collectives use it too.",
+                "gloo reduces values of offloaded gradients, assumes nothing else starts this run's process group",
+                "check in a run that dist.get_backend_config() lists gloo for the CPU. Object collectives use it too.",
                 edits=edits,
             )
 

@@ -27,11 +27,11 @@ OF_PARAMETERS = re.compile(r"bias|weight|scale|gamma|beta|norm|\bln", re.IGNOREC
 
 
 class FlatNames(Rule):
-    """Names of parameters, where use_orig_params=True is not given.
+    """Parameter names without use_orig_params=True.
 
-    FSDP1 then has one flat parameter per unit, called `_flat_param`. Parameters that are grouped by name, as biases
-    without weight decay are, had no such name: all of them got into one group. FSDP2's have their own names, so they
-    get into the intended groups, which gives other numbers. It is the same under `fsdp_compat`.
+    FSDP1 then has one flat parameter per unit, called `_flat_param`. If code groups parameters by name (biases without
+    weight decay, for example), no FSDP1 name matched, and all parameters were in one group. FSDP2's parameters have
+    their own names and are in the intended groups, which changes the numbers. `fsdp_compat` behaves like FSDP2 here.
     """
 
     id = "FSDP233"
@@ -51,7 +51,7 @@ from torch.distributed.fsdp import fully_shard
 
 def build(net):
     model = fully_shard(net)
-    # TODO(fsdp-migrate FSDP233): FSDP1 called each unit's one parameter _flat_param here, so these names are new
+    # TODO(fsdp-migrate FSDP233): FSDP1 called each unit's single parameter _flat_param here, so these names are new
     biases = [p for name, p in model.named_parameters() if "bias" in name]
     return model, biases
 """
@@ -71,17 +71,20 @@ def build(net):
             # Whole names are FSDP207's, which differ under use_orig_params=True as well.
             if flat is Certainty.NO or (_is_whole(node) and not is_own_name(name, file)):
                 continue
-            cure = "to keep the numbers, give all parameters the group that _flat_param got. To get what was meant, "
+            cure = (
+                "to keep the numbers, put all parameters in the group that _flat_param was in. To get the "
+                "intended behaviour, "
+            )
             if flat is Certainty.MAYBE:
                 message = (
                     "assumes the model has use_orig_params=True, without which each unit's one name is _flat_param"
                 )
                 yield Diagnosis(node, Level.REVIEW, message, f"{cure}keep the line")
             elif (module := _of_modules(node, file)) is not None:
-                message = f"assumes units are inside of {module}: FSDP1 called a unit's one parameter _flat_param here"
+                message = f"assumes units are inside {module}: FSDP1 called a unit's one parameter _flat_param here"
                 yield Diagnosis(node, Level.REVIEW, message, f"{cure}keep the line")
             else:
-                message = "FSDP1 called each unit's one parameter _flat_param here, so these names are new"
+                message = "FSDP1 called each unit's single parameter _flat_param here, so these names are new"
                 yield Diagnosis(node, Level.MANUAL, message, f"{cure}keep the line")
             return
 

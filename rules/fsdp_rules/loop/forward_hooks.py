@@ -22,21 +22,20 @@ from fsdp_rules.verdict.what_to_test import EFFECT
 
 BEFORE = "register_forward_pre_hook"
 AFTER = "register_forward_hook"
-FIRST = "prepend=True has the hook run before FSDP2 casts the inputs, as under FSDP1"
+FIRST = "prepend=True makes the hook run before FSDP2 casts the inputs, as under FSDP1"
 CAST = "FSDP2 casts the inputs to param_dtype before this hook (FSDP1: after it)"
-ALONE = "give it prepend=True, if it is the only hook that is registered before this model's forward"
-ORDER = "with several hooks, give prepend=True to each, and register the one that has to run first as the last"
+ALONE = "pass prepend=True if it is the only hook registered before this model's forward"
+ORDER = "with several hooks, pass prepend=True to each, and register the one that must run first last"
 SEEN = "assumes this hook does not use the inputs, which it now gets in param_dtype (FSDP1: as they were given)"
 
 
 class ForwardHooks(Rule):
     """register_forward_pre_hook and register_forward_hook on a wrapped model.
 
-    A hook of FSDP1's wrapper runs around all that FSDP1 does, and gets the inputs as the model was called with them.
-    FSDP2 casts them to `param_dtype` in its own hook, which runs first: what is registered later gets the cast inputs,
-    and nothing casts what it returns. `prepend=True` puts a hook in front of FSDP2's, which the shim does by itself.
-    Without mixed precision there is no difference, and hooks that the model has before it is wrapped run after the cast
-    in both.
+    A hook on FSDP1's wrapper runs before everything that FSDP1 does, and gets the original inputs. FSDP2 casts them to
+    `param_dtype` in its own hook, which runs first: a hook registered later gets the cast inputs, and its result is not
+    cast. `prepend=True` puts a hook before FSDP2's; the shim does this automatically. Without mixed precision there is
+    no difference. Hooks registered before the model is wrapped run after the cast in both.
     """
 
     id = "FSDP236"

@@ -33,12 +33,12 @@ class ForwardMethods(Rule):
 
     FSDP2 gathers parameters in hooks of the module's call. FSDP1's wrapper also gathered them in `model.forward(...)`,
     so that becomes `model(...)`. Any other method, such as `generate`, bypassed the wrapper and ran on the inner
-    module: it still works under `summon_full_params`, or if it only calls the module. Methods are found by the names
-    that people give those that compute, and, where their code is in the tree and the model has a `MixedPrecision`, by
-    the modules that they run. If one uses parameters of the root directly, `register_fsdp_forward_method` makes FSDP2
-    gather them. It casts the method's inputs, too, as FSDP1 did those of the units that the method calls where the
-    model had never been called, saved or loaded. The call is added after the wrapping where that is in the same file.
-    It changes no numbers.
+    module: such a method still works under `summon_full_params`, or if it only calls the module. Methods are recognised
+    by common names. If their code is in the tree and the model has a `MixedPrecision`, they are also recognised by the
+    modules that they run. If one uses parameters of the root directly, `register_fsdp_forward_method` makes FSDP2
+    gather them. It also casts the method's inputs. FSDP1 cast the inputs of the units that the method calls, if the
+    model had never been called, saved or loaded. The call is added after the wrapping if that is in the same file. It
+    changes no numbers.
     """
 
     id = "FSDP210"
@@ -109,13 +109,13 @@ def sample(model, tokens):
         if is_summoned(call, file):
             yield Diagnosis(node, Level.INFO, f"{name} runs under summon_full_params, so it gets whole parameters")
             return
-        advice = f'where one does not hold, call register_fsdp_forward_method(model, "{name}") after sharding'
+        advice = f'if an assumption is wrong, call register_fsdp_forward_method(model, "{name}") after sharding'
         wrapping = _wrapping(model, file)
         if wrapping is None or "summon_full_params" in file.text:
             message = (
-                f"{name} runs units, assumes a call, save or load of the model comes first (FSDP1 casts otherwise)"
+                f"{name} runs units, assumes the model is called, saved or loaded first (FSDP1 casts otherwise)"
                 if _casts_in(node, file)
-                else f"assumes {name} uses no parameters, nor units before all calls, saves and loads "
+                else f"assumes {name} uses no parameters, and no units before the first call, save or load "
                 "(FSDP1: with a cast)"
             )
             yield Diagnosis(node, Level.REVIEW, message, advice)

@@ -17,11 +17,11 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-KEEPS = "FSDP1 adds the gradients that a model has when a backward runs through it frozen to its next ones"
+KEEPS = "FSDP1 keeps the gradients of a model while a backward runs through it frozen, and adds them to the next"
 UNSURE = "if this freezes whole units of a sharded model: "
 CLEAR = (
-    "clear them before: call the optimizer's zero_grad() right after its step(), in the old code and here; or shard "
-    "with fsdp_compat.shard, which adds them too"
+    "clear them first: call the optimizer's zero_grad() right after its step(), in the old code too. Or shard with "
+    "fsdp_compat.shard, which adds them like FSDP1"
 )
 LOST = "an eval forward leaves gathered parameters: the next reshard loses this change"
 
@@ -31,15 +31,15 @@ class FrozenLater(Rule):
 
     After a forward without a backward (an evaluation) the units that FSDP2 does not reshard (the root, and all units
     under SHARD_GRAD_OP) still hold gathered parameters. A change of `requires_grad` then applies only to these: the
-    next backward restores the sharded parameters as they were, and what was unfrozen trains for one step. FSDP1 with
-    `use_orig_params=True` has one set of parameters. The units are resharded first, which makes the change permanent
-    and does nothing where they are sharded already. If no forward has run since the last backward, as right after
-    wrapping, nothing is lost. Models sharded by `fsdp_compat` keep the change at any time.
+    next backward restores the sharded parameters as they were, and unfrozen parameters train for one step. FSDP1 with
+    `use_orig_params=True` has one set of parameters. The rewrite reshards the units first, which makes the change
+    permanent and has no effect on units that are already sharded. If no forward has run since the last backward, as
+    right after wrapping, nothing is lost. Models sharded by `fsdp_compat` keep the change at any time.
 
-    A model, or a unit, that is frozen whole while a backward runs through it (the discriminator, in the step of the
-    generator) keeps its old gradients under FSDP1, which adds them to the next ones: always with
-    `use_orig_params=False`, and under SHARD_GRAD_OP with `use_orig_params=True`. FSDP2 does not; `fsdp_compat.shard`
-    does, and is what the output calls where the same file wraps the model and surely freezes it.
+    A model or unit may be completely frozen while a backward runs through it, such as the discriminator in the
+    generator's step. FSDP1 keeps its old gradients and adds them to the next ones: always with `use_orig_params=False`,
+    and under SHARD_GRAD_OP with `use_orig_params=True`. FSDP2 does not. `fsdp_compat.shard` does, and the output calls
+    it if the same file wraps the model and certainly freezes it.
     """
 
     id = "FSDP218"

@@ -72,7 +72,7 @@ def count_units(model):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{file.code(node.value)} is sharded: what this method calls would get shards of its parameters",
+                f"{file.code(node.value)} is sharded: code that this method calls would get shards of its parameters",
                 "call it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
             )
 

@@ -20,21 +20,21 @@ FUNCTIONS = frozenset({"torch.func.functional_call", "torch.nn.utils.stateless.f
 #: Methods of a model that give its own tensors, and what leaves the values of a tensor as they are.
 OWN = frozenset({"named_buffers", "named_parameters", "state_dict"})
 SAME = frozenset({"detach", "requires_grad_"})
-WRITTEN = "FSDP1 writes what is given here into its shards, and computes with it from then on"
-IGNORED = "FSDP1 computes with the model's own parameters here; FSDP2 does where it is sharded, and may raise"
+WRITTEN = "FSDP1 writes these values into its shards, and computes with them afterwards"
+IGNORED = "FSDP1 uses the model's own parameters here. FSDP2 does so for sharded ones, and may raise"
 ADVICE = (
-    "call the model itself where these are its own values; for others, call it inside of summon_full_params, or an "
-    "unsharded copy of the model"
+    "if these are the model's own values, call the model. For other values, call it inside summon_full_params, or "
+    "use an unsharded copy"
 )
 
 
 class FunctionalCalls(Rule):
     """torch.func.functional_call.
 
-    A sharded model that is called with other parameters than its own computes with its own under FSDP1: its forward
-    gathers the flat parameter over what was put in place. With `use_orig_params=True` what is of a shard's shape is
-    written into the shard first, for good. FSDP2 writes nothing, computes with its own parameters where it is sharded,
-    and raises in its first forward. Where the model is given its own parameters, and under `torch.vmap`, the two agree.
+    Under FSDP1, a sharded model that is called with other parameters still computes with its own: its forward gathers
+    the flat parameter over the given ones. With `use_orig_params=True`, a given tensor of a shard's shape is first
+    written into the shard permanently. FSDP2 writes nothing, computes with its own parameters once it is sharded, and
+    raises in its first forward. The two agree if the model gets its own parameters, and under `torch.vmap`.
     `torch.func.grad` and `jacrev` over a sharded model raise under FSDP1.
     """
 
@@ -60,7 +60,7 @@ from torch.distributed.fsdp import fully_shard
 def halved(net, batch):
     model = fully_shard(net)
     values = {name: value.detach() / 2 for name, value in model.named_parameters()}
-    # TODO(fsdp-migrate FSDP240): FSDP1 writes what is given here into its shards, and computes with it from then on
+    # TODO(fsdp-migrate FSDP240): FSDP1 writes these values into its shards, and computes with them afterwards
     return torch.func.functional_call(model, values, (batch,))
 """
 

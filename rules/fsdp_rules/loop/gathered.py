@@ -37,17 +37,18 @@ NAME_IT = "assign the model to a name first, and run this tool again"
 class GatheredParameters(Rule):
     """model.parameters() and model.zero_grad() after a forward without backward.
 
-    After a forward FSDP2 keeps the root gathered (under SHARD_GRAD_OP every unit), and `model.parameters()` then
-    gives the gathered copies: `model.zero_grad()` leaves the gradients of the sharded parameters where they are, an
-    optimizer built there trains nothing, and an average copies what is about to be freed. FSDP1 has one set of
-    parameters. What ran before a function is followed to its callers, in all files. The optimizer's own `zero_grad()`
-    always reaches the sharded parameters; where it is not known, the units are resharded first, which does nothing
-    where they are sharded already. Between a forward and its backward gradients are cleared above the forward instead,
-    so that nothing is gathered twice, and reads that are the same of gathered parameters (devices, dtypes, names,
-    shapes, counts) are left alone. What is given the loss besides the parameters runs the backward itself.
+    After a forward, FSDP2 keeps the root gathered (under SHARD_GRAD_OP every unit), and `model.parameters()` then
+    returns the gathered copies. `model.zero_grad()` does not clear the gradients of the sharded parameters, an
+    optimizer built there trains nothing, and an average copies tensors that are about to be freed. FSDP1 has one set of
+    parameters. This tool follows a function to its callers in all files to find what ran before. The optimizer's own
+    `zero_grad()` always reaches the sharded parameters. If the optimizer is not known, the units are resharded first,
+    which has no effect on units that are already sharded. Between a forward and its backward, gradients are cleared
+    before the forward instead, so nothing is gathered twice. Reads that give the same result on gathered parameters
+    (devices, dtypes, names, shapes, counts) are unchanged. A function that gets the loss besides the parameters is
+    assumed to run the backward itself.
 
-    An evaluation and a step take 0.99 times the CPU time by the optimizer's zero_grad(), 1.04 by reshard() and
-    one all-gather more, 1.04 by a root that reshards and two more (12 rounds on two gloo ranks of a busy CPU,
+    CPU time of an evaluation and a step: 0.99 times with the optimizer's zero_grad(), 1.04 times with reshard() and one
+    more all-gather, 1.04 times with a root that reshards and two more (12 rounds on two gloo ranks of a busy CPU,
     quartiles 0.93 to 1.10; benchmarks/gathered_forms.py).
     """
 
@@ -152,7 +153,7 @@ def train(net, batches):
         edits = (reshard_before(statement, model, file),)
         if forward is not None:
             message = f"{file.code(model)} is resharded first, and its backward gathers it a second time (FSDP1: once)"
-            advice = f"to gather no more often, do this above the forward in line {file.span(forward).line}"
+            advice = f"to avoid the extra gather, do this before the forward on line {file.span(forward).line}"
             return Diagnosis(place, Level.REVIEW, message, advice, edits=edits)
         return Diagnosis(place, Level.SAFE, message, edits=edits)
 

@@ -19,11 +19,11 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.sentence import sentence
 
-BOTH = "some models of this project keep FSDP1, which needs ShardedGradScaler, and others do not"
+BOTH = "some models of this project keep FSDP1, which needs ShardedGradScaler, and others use FSDP2"
 #: torch's own scalers.
 PLAIN = frozenset({"torch.GradScaler", "torch.amp.GradScaler", "torch.cuda.amp.GradScaler"})
-APART = "assumes all ranks skipped the same steps: with FSDP1 this scaler saw each rank's shards, now it asks all ranks"
-COMPARE = "compare the loss scales of all ranks in the old run: where they differ, its ranks had trained apart"
+APART = "assumes all ranks skipped the same steps: FSDP1 checked each rank's shards, now all ranks are checked"
+COMPARE = "compare the loss scales of all ranks in the old run: if they differ, its ranks trained differently"
 PER_MODEL = "use ShardedGradScaler for the models that keep FSDP1, and torch.amp.GradScaler for the others"
 
 
@@ -31,13 +31,13 @@ PER_MODEL = "use ShardedGradScaler for the models that keep FSDP1, and torch.amp
 class GradScaler(Rule):
     """ShardedGradScaler.
 
-    FSDP1 needed its own scaler to make all ranks skip a step when one of them found an infinite gradient. Gradients of
-    FSDP2 are DTensors, for which `torch.amp.GradScaler` does that by itself, over the mesh of the parameters:
-    `process_group` is removed. Positional factors become keywords, since the two classes have them in another order.
-    `fsdp_compat.ShardedGradScaler` is used where gradients are offloaded beside a process group for NCCL alone that
-    another file starts (one of the same file gets gloo for the CPU), and where ranks outside of the model's mesh (model
-    parallelism) have to skip a step too. torch's own scaler in a program with FSDP1 is listed: each rank
-    looked at its own shards, so that ranks skipped steps and lowered their scales apart. With FSDP2 all do so together.
+    FSDP1 needed its own scaler to make all ranks skip a step when one of them found an infinite gradient. FSDP2's
+    gradients are DTensors, and `torch.amp.GradScaler` does this by itself over the mesh of the parameters:
+    `process_group` is removed. Positional factors become keywords, because the two classes order them differently.
+    `fsdp_compat.ShardedGradScaler` is used in two cases: gradients are offloaded and another file starts a process
+    group with only NCCL (one in the same file gets gloo for the CPU), or ranks outside the model's mesh (model
+    parallelism) must skip a step too. torch's own scaler in a program with FSDP1 is listed: each rank checked only its
+    own shards, so ranks skipped steps and lowered their scales independently. With FSDP2 all ranks do so together.
     """
 
     id = "FSDP204"
@@ -92,7 +92,7 @@ scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
         arguments = bind(call, names)
         if arguments is None:
             if not all(argument.star == "**" or argument.keyword for argument in call.args):
-                yield _manual(call, "positional arguments may be the factors, which GradScaler has in another order")
+                yield _manual(call, "positional arguments may be the factors, which GradScaler orders differently")
                 return
             assumptions.append("assumes the dictionary has no process_group")
             edits = (Replace(call.func, lambda code: scaler),)
@@ -136,7 +136,7 @@ def _sees_shards(call: cst.Call, file: File) -> bool:
 
 
 def _serves_both(file: File) -> bool:
-    """Whether some models of the project keep FSDP1, and others do not."""
+    """Whether some models of the project keep FSDP1, and others use FSDP2."""
     kept = file.project.kept
     return bool(kept.wraps) and not (kept.alone or kept.left_by(file.path))
 
@@ -157,9 +157,9 @@ def _assumptions(file: File) -> list[str]:
 def _contradicted(file: File) -> str | None:
     """Why torch's scaler does not do in this project what FSDP1's does, as far as the project says."""
     if "offload" in file.project.flags and lacks_cpu_backend(file):
-        return "torch's reduces offloaded gradients, which this NCCL group cannot"
+        return "torch's reduces offloaded gradients on the CPU, which this NCCL group cannot do"
     if file.project.values.has_subgroup:
-        return "torch's asks the model's group alone, which may be a subgroup"
+        return "torch's checks only the model's group, which may be a subgroup"
     return None
 
 

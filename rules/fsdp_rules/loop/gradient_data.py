@@ -45,18 +45,17 @@ ADVICE = (
 #: torch 2.13: ``mean`` and ``std`` are of the whole gradient, ``norm``, ``max`` and ``sum`` become the rank's part by
 #: ``.item()`` or ``float``. FSDP1's are of what its flat shard has of the gradient, which is another part.
 OTHER = "{text} is a DTensor under FSDP2, whose numbers are not those of FSDP1's flat shard"
-FORMATTED = "{text} is a DTensor under FSDP2, whose numbers raise in formats such as f'{{number:.3f}}'"
-SENT = "send its shard, as FSDP1 did, with .to_local(), or send the values before the model is sharded"
+FORMATTED = "{text} is a DTensor under FSDP2, whose values raise in formats such as f'{{number:.3f}}'"
+SENT = "send its shard with .to_local(), as FSDP1 did, or send the values before the model is sharded"
 
 
 class GradientData(Rule):
     """Arithmetic on parameter.grad by hand.
 
-    FSDP1's gradients are plain tensors, this rank's own part of a flat shard. FSDP2's are DTensors, under
-    `fsdp_compat` as well: what is computed of them raises where it meets a plain tensor, in collectives, in
-    `.numpy()`, in histograms, in `torch.allclose` and in formats such as `f"{norm:.3f}"`. Elsewhere the number is
-    another one: `mean()` is of the whole gradient, `norm().item()` of the rows that this rank has.
-    `grad.to_local()` is the plain shard.
+    FSDP1's gradients are plain tensors, this rank's own part of a flat shard. FSDP2's are DTensors, also under
+    `fsdp_compat`. A value computed from them raises when it is combined with a plain tensor, in collectives, in
+    `.numpy()`, in histograms, in `torch.allclose` and in formats such as `f"{norm:.3f}"`. Elsewhere the value differs:
+    `mean()` covers the whole gradient, and `norm().item()` the rows of this rank. `grad.to_local()` is the plain shard.
     """
 
     id = "FSDP222"
@@ -144,8 +143,8 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"{owner.name.value} reduces its numbers over ranks: those of DTensors are global already, or raise",
-                "take numbers of p.grad.to_local() and state.to_local(), and keep the states DTensors, to save them",
+                f"{owner.name.value} reduces its values over ranks: DTensor values are already global, or raise",
+                "compute with p.grad.to_local() and state.to_local(), and keep the states DTensors, to save them",
             )
 
 

@@ -34,9 +34,9 @@ class HandReducedNorms(Rule):
     """Gradient norms reduced by hand.
 
     FSDP1's gradients are plain tensors, each rank's own shard, so programs take a norm of each, add the squares and
-    reduce the sum over all ranks. FSDP2's are DTensors. Their squared norm is global already, and reducing it again
-    counts every rank's part several times. Where a DTensor meets a plain tensor or a collective, it raises.
-    `grad.to_local()` is the plain shard.
+    reduce the sum over all ranks. FSDP2's are DTensors. Their squared norm is already global, and reducing it again
+    counts every rank's part several times. A DTensor raises when it is combined with a plain tensor or used in a
+    collective. `grad.to_local()` is the plain shard.
     """
 
     id = "FSDP216"

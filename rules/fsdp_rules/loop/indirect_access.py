@@ -38,11 +38,11 @@ WEAK = ("weakref.ref", "weakref.proxy")
 class IndirectAccess(Rule):
     """operator.attrgetter("module").
 
-    A name of FSDP1's wrapper that is a text (`getattr`, `operator.attrgetter`, `operator.methodcaller`,
-    `functools.reduce(getattr, ...)`), or a method that is called on a class and given the model
-    (`nn.Module.state_dict(model)`), is not rewritten: write it as `model.name`, and this tool rewrites that. A name
-    that is only known at run time (`getattr(model, name)`) is reported, unless no value that it can have is one of
-    them.
+    A wrapper attribute that is named by a string (`getattr`, `operator.attrgetter`, `operator.methodcaller`,
+    `functools.reduce(getattr, ...)`), or a method that is called on a class with the model as argument
+    (`nn.Module.state_dict(model)`), is not rewritten. Write it as `model.name`, and this tool rewrites it. A name that
+    is only known at run time (`getattr(model, name)`) is reported, unless none of its possible values is such an
+    attribute.
     """
 
     id = "FSDP235"
@@ -98,7 +98,7 @@ def _weak(call: cst.Call, file: File) -> Iterator[Diagnosis]:
         yield Diagnosis(
             call,
             Level.REVIEW,
-            f"assumes that nothing which FSDP2 lacks is read of {file.code(model)} through this reference",
+            f"assumes this reference to {file.code(model)} reads nothing that FSDP2 lacks",
             "look for .module, state dicts, zero_grad and arithmetic on gradients where the reference is used",
         )
 

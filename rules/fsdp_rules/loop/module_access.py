@@ -32,9 +32,9 @@ DDP = re.compile(r"DistributedDataParallel|\bDDP\b")
 class ModuleAccess(Rule):
     """.module on a sharded model.
 
-    FSDP2 has no wrapper: `model.module` and `model._fsdp_wrapped_module` are the model itself. Where a name may be the
-    sharded model or a DistributedDataParallel wrapper, `getattr(model, "module", model)` serves both. Code that tests
-    `hasattr(model, "module")` first is left where both arms do the same.
+    FSDP2 has no wrapper: `model.module` and `model._fsdp_wrapped_module` are the model itself. If a name may be the
+    sharded model or a DistributedDataParallel wrapper, `getattr(model, "module", model)` works for both. Code that
+    tests `hasattr(model, "module")` first is unchanged if both branches do the same.
     """
 
     id = "FSDP206"
@@ -213,7 +213,7 @@ def unwrap(model):
         yield Diagnosis(
             loop,
             Level.SAFE,
-            "FSDP2 has no wrapper to remove, and the other wrappers are removed as before",
+            "FSDP2 has no wrapper to remove, and other wrappers are removed as before",
             edits=(ReplaceStatement(loop, build),),
             claims=tuple(names_in(loop.test)),
         )

@@ -25,10 +25,10 @@ ALONE = (cst.If, cst.IfExp, cst.Assert, cst.Assign, cst.AnnAssign, cst.Return)
 class ModuleQuestions(Rule):
     """hasattr(model, "module").
 
-    FSDP1's wrapper has the attribute, and a model that `fully_shard` sharded has not: `if hasattr(model, "module"):
-    save(model.module)` would save nothing from then on, and `getattr(model, "module", None)` would give None. The
-    question counts a sharded model in. It is left where both arms do the same for the model itself, as in
-    `model.module if hasattr(model, "module") else model`, and where it ends a loop that takes off wrappers.
+    FSDP1's wrapper has this attribute, and a model sharded by `fully_shard` does not: `if hasattr(model, "module"):
+    save(model.module)` would no longer save anything, and `getattr(model, "module", None)` would return None. The
+    rewritten test also accepts a sharded model. The test is unchanged if both branches do the same for the model
+    itself, as in `model.module if hasattr(model, "module") else model`, or if it ends a loop that removes wrappers.
     """
 
     id = "FSDP234"
@@ -65,14 +65,14 @@ def report(net):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{text} may be the sharded model, which has no module under FSDP2: this leads elsewhere",
+                f"{text} may be the sharded model, which has no .module under FSDP2: this takes another branch",
                 f"test isinstance({text}, FSDPModule) as well, and use {text} itself where it is sharded",
             )
             return
         yield Diagnosis(
             node,
             Level.REVIEW,
-            f"also asks for the class: assumes {text} is the sharded model or a wrapper with .module",
+            f"also tests the class: assumes {text} is the sharded model or a wrapper with .module",
             edits=(Replace(node, lambda code: _counted_in(question, node, code, file)),),
         )
 

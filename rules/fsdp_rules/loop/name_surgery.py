@@ -33,12 +33,12 @@ class NameSurgery(Rule):
     """FSDP1 prefixes in parameter names (_fsdp_wrapped_module).
 
     FSDP2 does not change parameter names. Removing `_fsdp_wrapped_module.` finds nothing and does no harm (old
-    checkpoints may still contain it). Code that tests for the prefix or a piece of it, or adds it to a name, takes
-    another path than before. `_checkpoint_wrapped_module.` is kept in names under FSDP2. A name that is compared as a
-    whole, or by its start, was never equal to one without the prefix under FSDP1, and is now: other parameters get into
-    a group. So is one that is looked up among names that were made before sharding, that is split at its dots, or that
-    is searched for a text in which a unit begins (`blocks.0.up`). Names that are saved as they are, also those of
-    `model.module` while full parameters are gathered, are others in the file.
+    checkpoints may still contain it). Code that tests for the prefix or part of it, or adds it to a name, now behaves
+    differently. `_checkpoint_wrapped_module.` is kept in names under FSDP2. A comparison with a whole name, or with its
+    start, never matched under FSDP1 because of the prefix, and can match now: other parameters get into a group. The
+    same is true for a lookup among names made before sharding, for a name split at its dots, and for a search for text
+    in which a unit begins (`blocks.0.up`). Saved names differ in the file, including those of `model.module` while full
+    parameters are gathered.
     """
 
     id = "FSDP207"

@@ -29,11 +29,11 @@ CLIP = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_no
 class NativeClip(Rule):
     """torch.nn.utils.clip_grad_norm_ on a sharded model.
 
-    FSDP1's gradients are plain local tensors, so every rank clipped by the norm of its own shards, each by another
-    factor. FSDP2's are DTensors: all ranks clip by the global norm. That is what was meant, but the numbers differ
-    whenever clipping is active, which a limit of 1e5 and more is assumed never to make it, and an infinite one never
-    does. The returned norm is a DTensor, and `.full_tensor()` makes it a number on every torch version. Gradients of
-    parameters that FSDP ignores are plain tensors, with which torch's function raises beside DTensors.
+    FSDP1's gradients are plain local tensors, so every rank clipped by the norm of its own shards, with a different
+    factor. FSDP2's are DTensors: all ranks clip by the global norm. That is the intended behaviour, but the numbers
+    differ whenever clipping is active. A limit of 1e5 or more is assumed never to clip, and an infinite limit never
+    does. The returned norm is a DTensor, and `.full_tensor()` turns it into a number on every torch version. Gradients
+    of parameters that FSDP ignores are plain tensors, and torch's function raises if they are mixed with DTensors.
     """
 
     id = "FSDP215"
@@ -86,8 +86,8 @@ def train(model, loss):
 
     def _numbers(self, call: cst.Call, held: Certainty, file: File) -> Diagnosis:
         advice = (
-            "expect other losses where clipping is active: they are now those of FSDP1's "
-            "model.clip_grad_norm_. The returned norm is a DTensor, and .full_tensor() returns its value."
+            "expect different losses where clipping is active: they now match FSDP1's model.clip_grad_norm_. The "
+            "returned norm is a DTensor, and .full_tensor() returns its value."
         )
         message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm"
         if "fsdp1" not in file.project.flags:
@@ -105,13 +105,13 @@ def train(model, loss):
 
 def _of_both(call: cst.Call, held: Certainty, file: File) -> Diagnosis:
     """The verdict about ``call`` on a model of which some parameters are ignored: it raises where these are trained."""
-    message = "ignored (plain) and sharded parameters are mixed, which raises where both are trained"
+    message = "ignored (plain) and sharded parameters are mixed, which raises if both are trained"
     return Diagnosis(
         call.func,
         Level.MANUAL,
         message if held is Certainty.YES else f"if these parameters are sharded: {message}",
         "call fsdp_compat.clip_grad_norm_(model, max_norm), which does what FSDP1's model.clip_grad_norm_ did. "
-        "FSDP1 clipped by each rank's own norm here: expect other losses where clipping is active",
+        "FSDP1 clipped by each rank's own norm here: expect different losses where clipping is active",
     )
 
 

@@ -27,7 +27,7 @@ from fsdp_rules.verdict.what_to_test import LOSSES
 BY_FSDP2 = re.compile(r"FSDPModule|FSDP_?2|fsdp_?version|fully_shard", re.IGNORECASE)
 #: FSDP2's class by all of its names.
 MODULE = re.compile(r"torch\.distributed\.(_composable\.)?fsdp\.([\w.]+\.)?FSDPModule")
-KEEP = "remove the way that calls {name} to train as before, or keep it and compare the losses"
+KEEP = "to train as before, remove the branch that calls {name}; or keep it and compare the losses"
 #: Exceptions that a missing attribute raises, by which code goes on without it.
 MISSING = frozenset({"AttributeError", "Exception", "BaseException"})
 
@@ -36,11 +36,11 @@ class NewNames(Rule):
     """hasattr(model, "set_requires_gradient_sync").
 
     Modules that `fully_shard` has sharded have methods that neither FSDP1's wrapper nor the module in it has:
-    `set_requires_gradient_sync`, `set_is_last_backward`, `unshard`, `reshard` and others. Code that asks for one of
-    them (`hasattr`, `getattr` with a default, an AttributeError that is caught) took the other way under FSDP1, and
-    calls the method under FSDP2: gradients that each backward reduced are accumulated unreduced, say, with other
-    rounding. `isinstance(model, FSDPModule)` is such a question where FSDP1 wraps the model. Nothing is changed. A
-    place that is only reached after a test for FSDP2 is left alone, and so are tests beside one for FSDP1's class.
+    `set_requires_gradient_sync`, `set_is_last_backward`, `unshard`, `reshard` and others. Code that tests for one of
+    them (`hasattr`, `getattr` with a default, a caught AttributeError) took the other branch under FSDP1, and calls the
+    method under FSDP2. For example, gradients that each backward reduced are now accumulated unreduced, with different
+    rounding. `isinstance(model, FSDPModule)` is such a test if FSDP1 wraps the model. The code is not changed. Places
+    that are only reached after a test for FSDP2 have no finding, nor do tests next to one for FSDP1's class.
     """
 
     id = "FSDP241"

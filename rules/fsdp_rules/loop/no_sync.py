@@ -42,20 +42,20 @@ class Item:
 class NoSync(Rule):
     """Gradient accumulation with no_sync().
 
-    FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, also after
-    an exception. A condition on `no_sync()` becomes the value of the flag, also where a name holds the context until
-    one block enters it. On an exit stack the flag is set, and a callback restores it. Where the context manager is
-    handed on, nested in another one, looked up by `getattr` with a default on a model that another function wraps, or
-    may be DDP's, the helper `fsdp_compat.no_sync(model)` replaces it and restores the previous value. Under a test for
-    DDP it is kept.
+    FSDP2 has a flag instead of a context manager: `set_requires_gradient_sync(False)` before, `True` after, even after
+    an exception. A condition on `no_sync()` becomes the value of the flag, including a context that is stored in a name
+    until one block enters it. On an exit stack the flag is set, and a callback restores it. The helper
+    `fsdp_compat.no_sync(model)`, which restores the previous value, replaces a context manager that is passed on, is
+    nested in another one, may be DDP's, or is looked up by `getattr` with a default on a model that another function
+    wraps. Under a test for DDP it is kept.
 
-    A model of SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2 is kept gathered inside, as under FSDP1: set_reshard_after_backward
-    gets the same flag, without which every micro-batch would gather all parameters again. Where it has one of these
-    strategies or another, `fsdp_compat.no_sync` looks at the model.
+    A model of SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2 is kept gathered inside the block, as under FSDP1:
+    set_reshard_after_backward gets the same flag. Otherwise every micro-batch would gather all parameters again. If the
+    strategy is not certain, `fsdp_compat.no_sync` checks the model.
 
-    Inside, FSDP2 accumulates in the dtype of the reduction, FSDP1 in the dtype of the computation: the same in fp32,
-    more precise if only the reduction is fp32. Where the model's MixedPrecision says that it is,
-    `fsdp_compat.no_sync` accumulates as FSDP1 does.
+    Inside the block, FSDP2 accumulates in the dtype of the reduction, and FSDP1 in the dtype of the computation. They
+    are equal in fp32, and FSDP2 is more precise if only the reduction is fp32. If the model's MixedPrecision uses two
+    dtypes, `fsdp_compat.no_sync` accumulates as FSDP1 does.
     """
 
     id = "FSDP202"
@@ -181,9 +181,14 @@ def _flagged(
     advice = ""
     if wrap_given(receiver, file).stays_gathered() is Certainty.MAYBE:
         name = file.code(receiver)
-        assumptions = [f"assumes {name} is not of SHARD_GRAD_OP, which FSDP1 keeps gathered in no_sync", *assumptions]
-        advice = f"if it is, call {name}.set_reshard_after_backward(...) with the same flag, or it gathers every time"
-    message = sentence("FSDP2's set_requires_gradient_sync is set around the block", *assumptions)
+        assumptions = [
+            f"assumes {name} does not use SHARD_GRAD_OP, which FSDP1 keeps gathered in no_sync",
+            *assumptions,
+        ]
+        advice = (
+            f"if it is, call {name}.set_reshard_after_backward(...) with the same flag; otherwise it gathers every time"
+        )
+    message = sentence("set_requires_gradient_sync is called before and after the block", *assumptions)
     return Diagnosis(node, Level.REVIEW if assumptions else Level.SAFE, message, advice, edits=tuple(edits))
 
 

@@ -18,9 +18,9 @@ from fsdp_rules.verdict.rule import Rule
 class ParameterGroups(Rule):
     """Parameter groups by ndim, on a sharded model.
 
-    FSDP1's sharded parameters are all 1-D, so a test like `p.ndim < 2` put every one of them among the biases. FSDP2's
-    keep their shapes, so the matrices get weight decay: what was meant, but other numbers. Groups built before
-    wrapping, or inside `summon_full_params`, do not change.
+    FSDP1's sharded parameters are all 1-D, so a test like `p.ndim < 2` put all of them in the group of the biases.
+    FSDP2's keep their shapes, so the matrices get weight decay: this is the intended behaviour, but the numbers change.
+    Groups built before wrapping, or inside `summon_full_params`, do not change.
     """
 
     id = "FSDP213"
@@ -40,7 +40,7 @@ from torch.distributed.fsdp import fully_shard
 
 def build(model):
     fully_shard(model)
-    # TODO(fsdp-migrate FSDP213): p.ndim was 1 for every FSDP1 parameter and is now that of the full tensor
+    # TODO(fsdp-migrate FSDP213): p.ndim was 1 for every FSDP1 parameter, and is now the value of the full tensor
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     return model, matrices
 """
@@ -53,7 +53,7 @@ def build(model):
         yield Diagnosis(
             node,
             Level.MANUAL,
-            f"{file.code(node)} was 1 for every FSDP1 parameter and is now that of the full tensor",
+            f"{file.code(node)} was 1 for every FSDP1 parameter, and is now the value of the full tensor",
             "FSDP1 put every parameter in the 1-D group. To keep the numbers, give all of them that group's "
             "settings (often weight_decay=0); to get the groups you meant, keep the line.",
         )

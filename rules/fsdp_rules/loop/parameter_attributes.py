@@ -49,7 +49,7 @@ from torch.distributed.fsdp import fully_shard
 
 def groups(net):
     model = fully_shard(net)
-    # TODO(fsdp-migrate FSDP219): no_decay set before sharding is lost, since fully_shard replaces the parameters
+    # TODO(fsdp-migrate FSDP219): no_decay set before sharding is lost, because fully_shard replaces the parameters
     return [p for p in model.parameters() if getattr(p, "no_decay", False)]
 """
 
@@ -63,7 +63,7 @@ def groups(net):
         yield Diagnosis(
             node,
             Level.MANUAL,
-            f"{name} set before sharding is lost, since fully_shard replaces the parameters",
+            f"{name} set before sharding is lost, because fully_shard replaces the parameters",
             "set it after fully_shard, find it by the parameter's name, or shard with fsdp_compat.shard(..., "
             "use_orig_params=True), which keeps it as FSDP1 did",
         )

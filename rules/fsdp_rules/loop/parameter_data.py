@@ -19,17 +19,16 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
-EXCHANGE = (
-    "exchange parameters before the model is sharded, or copy into the one that is there (parameter.data.copy_(x))"
-)
+EXCHANGE = "exchange parameters before the model is sharded, or copy into the existing one (parameter.data.copy_(x))"
 IN_PLACE = (
     "assign before the model is sharded, change the data in place (parameter.data.mul_(x)), or copy "
     "from a DTensor with the same placements (parameter.data.copy_(x))"
 )
-ITSELF = "assign the gradient itself (parameter.grad = x), which FSDP2 takes from a DTensor with the same placements"
+ITSELF = "assign the gradient itself (parameter.grad = x); under FSDP2, x must be a DTensor with the same placements"
 FORGOTTEN = "FSDP1 drops this when summon_full_params ends, and FSDP2 keeps it"
 BEFORE = (
-    "to keep the numbers, remove the line. To get what was meant, keep it (under FSDP1, copy into the parameter: "
+    "to keep the numbers, remove the line. To get the intended behaviour, keep it (under FSDP1, copy into the "
+    "parameter: "
     "parameter.data.copy_(x))"
 )
 NOTHING = "assigning to .data of a sharded FSDP2 {what} silently changes nothing"
@@ -40,10 +39,10 @@ class ParameterData(Rule):
 
     FSDP1's parameters are plain tensors, and the units read the new values at their next forward. Under FSDP2 a
     parameter is a DTensor: the assignment raises no error, and neither its values nor its dtype change. It works as
-    before on a model that is not sharded yet, and in-place changes (`parameter.data.mul_(x)`) work on both. So it is
-    with a gradient: `parameter.grad.data = x` changes nothing, `parameter.grad = x` does. Inside of
-    `summon_full_params` it is the other way round: FSDP1 writes back what its own tensor holds, and so drops another
-    one (`parameter.data = x`, `layer.weight = nn.Parameter(x)`), which FSDP2 keeps.
+    before on a model that is not sharded yet, and in-place changes (`parameter.data.mul_(x)`) work on both. The same is
+    true for a gradient: `parameter.grad.data = x` changes nothing, `parameter.grad = x` does. Inside
+    `summon_full_params` it is the other way round: FSDP1 writes back its own tensor and drops a new one
+    (`parameter.data = x`, `layer.weight = nn.Parameter(x)`), and FSDP2 keeps the new one.
     """
 
     id = "FSDP217"

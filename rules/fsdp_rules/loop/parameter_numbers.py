@@ -21,29 +21,29 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 ADVICE = (
-    "use p.to_local(), this rank's shard as under FSDP1, or p.full_tensor() on all ranks. A sum of squares that is "
-    "all-reduced takes to_local(); without the all_reduce, full_tensor() of the result is a plain tensor"
+    "use p.to_local(), this rank's shard as under FSDP1, or p.full_tensor() on all ranks. Use to_local() for a sum "
+    "of squares that is all-reduced. Without the all_reduce, full_tensor() of the result is a plain tensor"
 )
 #: torch 2.13: ``mean`` and ``std`` are of the whole parameter, ``norm``, ``max`` and ``sum`` become the rank's part by
 #: ``.item()`` or ``float``.
 CHANGED = "{name} is of the whole parameter or of this rank's part of it (FSDP1: of a flat shard)"
 FORMATTED = "{name} of a DTensor raises in formats such as f'{{number:.3f}}' (FSDP1: a plain tensor)"
 REPORTED = (
-    "p.full_tensor() on all ranks is the whole parameter, p.to_local() this rank's part. Compare nothing with what "
-    "FSDP1's run reported"
+    "p.full_tensor() on all ranks is the whole parameter; p.to_local() is this rank's part. Do not compare it with "
+    "the values of FSDP1's run"
 )
 
 
 class ParameterNumbers(Rule):
     """Norms and other numbers of parameters by hand.
 
-    FSDP1's parameters are plain tensors, this rank's own flat shard, between its forwards. FSDP2's are DTensors, under
-    `fsdp_compat` too: a norm or a sum of one is of the whole parameter, and a DTensor, which raises in collectives and
-    where it meets a plain tensor, and is counted several times where it is reduced again. Parameters that are joined to
-    one vector raise where a rank's shards are of uneven sizes, and a number in a format such as `f"{norm:.3f}"`
-    raises. A number that is only reported is another one: of the whole parameter, or of this rank's rows. What works
-    on the flat shard is another thing under FSDP2: `p[0]` is a row of the whole parameter, `p.view(-1)` raises for
-    uneven shards, and `p.data_ptr()` is 0 for every DTensor.
+    Between forwards, FSDP1's parameters are plain tensors, this rank's own flat shard. FSDP2's are DTensors, also under
+    `fsdp_compat`: a norm or a sum covers the whole parameter and is itself a DTensor. It raises in collectives and when
+    it is combined with a plain tensor, and reducing it again counts it several times. Joining parameters into one
+    vector raises if a rank's shards have uneven sizes, and so does formatting such as `f"{norm:.3f}"`. A value that is
+    only reported changes too: it covers the whole parameter, or this rank's rows. Code that works on the flat shard
+    does something else under FSDP2: `p[0]` is a row of the whole parameter, `p.view(-1)` raises for uneven shards, and
+    `p.data_ptr()` is 0 for every DTensor.
     """
 
     id = "FSDP227"

@@ -36,9 +36,9 @@ DRAWN = "random values of DTensors differ from FSDP1's, and may be equal on all 
 class RandomValues(Rule):
     """Random initialisation after sharding.
 
-    What is drawn for a DTensor are other numbers than FSDP1 draws for its shards. With CPU offloading all ranks and all
-    layers of one shape may even get the same. Initialise the model before it is sharded, or its full parameters inside
-    `summon_full_params`.
+    Random numbers drawn for a DTensor differ from those that FSDP1 draws for its shards. With CPU offloading, all ranks
+    and all layers of one shape may even get the same numbers. Initialise the model before it is sharded, or its full
+    parameters inside `summon_full_params`.
     """
 
     id = "FSDP226"

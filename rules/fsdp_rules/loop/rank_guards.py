@@ -34,8 +34,8 @@ class RankGuards(Rule):
 
     FSDP1's sharded parameters are plain local tensors, so one rank alone may print its shard's norm. FSDP2's are
     DTensors: a norm or a sum of the whole tensor is a collective. On one rank alone, `.full_tensor()` hangs, and
-    `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard,
-    on all ranks: a count that decides something, or is kept, is left to a human.
+    `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard on all ranks.
+    A count that decides something, or that is stored, is `manual`.
     """
 
     id = "FSDP214"

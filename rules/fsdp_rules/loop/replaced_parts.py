@@ -31,20 +31,20 @@ OWN = "FSDP2 now uses this new, unsharded part (FSDP1 gave it to the wrapper alo
 PLAIN = "the new part is not sharded: optimizers and clipping cannot mix it with DTensors"
 READ = "FSDP2's model now reads this {name}, which FSDP1 gave to the wrapper alone"
 ASSUMED = "assumes the model does not read {name} itself, which FSDP1 gave to the wrapper alone"
-BEFORE = "to keep the numbers, remove the line; to get what was meant, keep it"
+BEFORE = "to keep the numbers, remove the line; to get the intended behaviour, keep it"
 ADVICE = "change the parts of the model before it is sharded, or shard the new part with fully_shard and the same mesh"
 
 
 class ReplacedParts(Rule):
-    """Parts that are exchanged after sharding.
+    """Parts that are replaced after sharding.
 
-    FSDP1's wrapper takes an attribute for itself, so that `model.head = ...` exchanges nothing in the model inside it.
-    FSDP2's model is that model, and uses the new part. What is added to one of its modules is neither sharded nor
-    reduced, under both. FSDP2's other parameters are DTensors: foreach functions, clipping and some optimizers raise
-    where they get both kinds. A part without parameters, or a plain value, makes a difference where the model itself
-    reads it. Each unit that a policy selects has a wrapper too, which takes `self.head.margin = ...` for itself also in
-    the model's own methods and properties. Weight norm, parametrizations and pruning need a module's full parameters,
-    and so come before the sharding.
+    FSDP1's wrapper stores a new attribute on itself, so `model.head = ...` replaces nothing in the model inside it. An
+    FSDP2 model is the model itself, and uses the new part. Under both, a part added to one of its modules is neither
+    sharded nor reduced. FSDP2's other parameters are DTensors: foreach functions, clipping and some optimizers raise if
+    they get both kinds. A part without parameters, or a plain value, matters if the model itself reads it. Each unit
+    that a policy selects has a wrapper too, which stores `self.head.margin = ...` on itself, also in the model's own
+    methods and properties. Weight norm, parametrizations and pruning need a module's full parameters, so apply them
+    before sharding.
     """
 
     id = "FSDP229"

@@ -30,12 +30,12 @@ BY_HAND = (
     "it after the backward that uses the result"
 )
 FSDP1_DID = (
-    "compare with one process: where no other forward ran between the two, FSDP1 raised, and with NO_SHARD reduced "
-    "none of these gradients"
+    "compare with a run on one process: if no other forward ran in between, FSDP1 raised, and under NO_SHARD did "
+    "not reduce these gradients"
 )
-UNREDUCED = "FSDP1 reduced none of these gradients under NO_SHARD, and FSDP2 takes their mean"
+UNREDUCED = "FSDP1 did not reduce these gradients under NO_SHARD, and FSDP2 averages them"
 INSIDE = "this forward differentiates inside: FSDP1's gradients are wrong where it shards, and FSDP2's are right"
-EXPECT = "expect other losses than FSDP1's, and compare with one process"
+EXPECT = "expect losses that differ from FSDP1's, and compare with a run on one process"
 
 
 class Twice(NamedTuple):
@@ -48,17 +48,17 @@ class Twice(NamedTuple):
 class SecondDerivatives(Rule):
     """Second derivatives: create_graph=True.
 
-    A gradient that is differentiated again (gradient penalties of WGAN-GP and R1, forces of energies, Hessian
-    products) needs the parameters that its backward has used, and FSDP2 frees them after each backward: the next one
-    dies with `setStorage ... out of bounds`. The model is kept gathered from the first of the two, and
-    resharded after the second, since else the next forward would compute with values from before the optimizer's step.
-    That is written in the function that runs both, also where another one builds the graph. Where no function runs
-    both it is left to a human, and so is `loss.backward(create_graph=True)`, which FSDP1 refuses.
+    A gradient that is differentiated again (gradient penalties of WGAN-GP and R1, forces of energies, Hessian products)
+    needs the parameters that its backward used. FSDP2 frees them after each backward, and the next one fails with
+    `setStorage ... out of bounds`. The rewrite keeps the model gathered from the first backward and reshards it after
+    the second. Otherwise the next forward would compute with values from before the optimizer's step. This code is
+    added to the function that runs both, even if another one builds the graph. If no function runs both, the finding is
+    `manual`, and so is one for `loss.backward(create_graph=True)`, which FSDP1 rejects.
 
-    The gradients are those of an unsharded model. FSDP1's are the same where another forward runs between the two.
-    Where none does it raises, and with NO_SHARD trains each rank on its own gradients (a `manual` finding, with the
-    shim too), or with use_orig_params=True not at all. Where a model's own forward takes the gradient, as force fields
-    do, FSDP1 trained on wrong ones wherever it sharded, which is a `manual` finding too.
+    The gradients are those of an unsharded model. FSDP1's are the same if another forward runs between the two. If none
+    does, FSDP1 raises. With NO_SHARD it trains each rank on its own gradients (a `manual` finding, with the shim too),
+    or not at all with use_orig_params=True. If a model's own forward takes the gradient, as force fields do, FSDP1
+    trained on wrong gradients wherever it sharded, which is a `manual` finding too.
     """
 
     id = "FSDP237"
@@ -150,7 +150,7 @@ def train(net, batches, optimizer):
             yield Diagnosis(
                 found.first,
                 Level.REVIEW,
-                f"{name} is kept gathered up to the backward in line {line}, which differentiates this gradient again",
+                f"{name} is kept gathered until the backward on line {line}, which differentiates this gradient again",
                 FSDP1_DID,
                 edits=(_before(first, name), *(_after(entry, model, file) for entry in last)),
             )
@@ -168,7 +168,7 @@ def _after(statement: cst.CSTNode, model: cst.BaseExpression, file: File) -> Ins
 def _of_grads(call: cst.Call, file: File) -> Iterator[Diagnosis]:
     """The verdict on ``loss.backward(create_graph=True)``, whose gradients would be in ``.grad``."""
     for model in forwards_before(call, file):
-        message = f"FSDP1 raises here, and under FSDP2 what comes to .grad of {file.code(model.func)} has no graph"
+        message = f"FSDP1 raises here, and under FSDP2 the .grad of {file.code(model.func)} has no graph"
         advice = "take these gradients by torch.autograd.grad(..., create_graph=True), and run this tool again"
         yield Diagnosis(call, Level.MANUAL, message, advice)
 

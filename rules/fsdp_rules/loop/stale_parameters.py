@@ -23,28 +23,29 @@ from fsdp_rules.verdict.rule import Rule
 
 #: What reads whole parameters, and gives under FSDP1 what is gathered where something is.
 READS = frozenset({"get_model_state_dict", "get_state_dict", "state_dict", "summon_full_params"})
-NATIVE = "FSDP1 computes with the old values up to its next backward; FSDP2 with these"
+NATIVE = "FSDP1 uses the old values until its next backward; FSDP2 uses the new ones"
 UNSURE = "if parameters belong to the root itself: "
-MOVE = "change the parameters before the forward, or after a backward, where both see them at once, and compare"
+MOVE = "change the parameters before the forward, or after a backward, where both see the change at once, and compare"
 #: Of a target network or a teacher, which never runs a backward.
 NEVER = (
-    "if no backward of it ever runs, FSDP1 ignored every change of the root's own parameters after its first forward: "
-    "keep the line to get what was meant, and expect other losses. To keep the numbers, shard by fsdp_compat.shard, "
-    "remove what reshards here, and save inside of fsdp_compat.summon_full_params. Otherwise change them before the "
+    "if it never runs a backward, FSDP1 ignored every change to the root's own parameters after its first forward. "
+    "Keep the line to get the intended behaviour, and expect different losses. To keep the numbers, shard by "
+    "fsdp_compat.shard, "
+    "remove the reshard here, and save inside fsdp_compat.summon_full_params. Otherwise change them before the "
     "forward, or after a backward, and compare"
 )
 
 
 class StaleParameters(Rule):
-    """Parameters that are changed between a forward without a backward and what comes next.
+    """Parameters changed after a forward without a backward.
 
-    After a forward FSDP1 keeps its root gathered until a backward (under SHARD_GRAD_OP all units). What is changed by
-    `for p in model.parameters(): p.copy_(...)` is the shard. The next forward computes with what is gathered, and
-    `state_dict()` and `summon_full_params` give that, until a backward frees it. A teacher that no backward
-    frees has the values of its first forward in all that it computes and saves. FSDP2 is resharded before the
-    change and computes with the new values at once. fsdp_compat computes, saves and summons as FSDP1 does. An object
-    that has kept the parameters, as averages do, changes them in the same way: its methods are found by what they do.
-    So does an optimizer that steps after an evaluation which ran behind the backward.
+    After a forward, FSDP1 keeps its root gathered until a backward (under SHARD_GRAD_OP all units). `for p in
+    model.parameters(): p.copy_(...)` changes only the shard. Until a backward frees the gathered copy, the next forward
+    computes with it, and `state_dict()` and `summon_full_params` return it. A teacher that never runs a backward
+    computes and saves the values of its first forward. FSDP2 is resharded before the change and computes with the new
+    values at once. fsdp_compat computes, saves and summons as FSDP1 does. An object that stores the parameters, such as
+    an average, changes them in the same way, and so does an optimizer that steps after an evaluation that followed the
+    backward.
     """
 
     id = "FSDP239"
@@ -75,7 +76,7 @@ def evaluate(net, shadow, batches):
         for unit in model.modules():
             if isinstance(unit, FSDPModule):
                 unit.reshard()
-        # TODO(fsdp-migrate FSDP239): FSDP1 computes with the old values up to its next backward; FSDP2 with these
+        # TODO(fsdp-migrate FSDP239): FSDP1 uses the old values until its next backward; FSDP2 uses the new ones
         for parameter, value in zip(model.parameters(), shadow):
             parameter.copy_(value)
         return before, model(batches[0])

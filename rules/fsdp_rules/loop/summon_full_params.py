@@ -21,8 +21,8 @@ from fsdp_rules.verdict.sentence import sentence
 
 METHOD = "summon_full_params"
 CURE = (
-    "read single parameters with param.full_tensor() on all ranks, and put model.unshard() and model.reshard() around "
-    "what computes"
+    "read single parameters with param.full_tensor() on all ranks, and put model.unshard() and model.reshard() "
+    "around the computation"
 )
 
 
@@ -31,12 +31,11 @@ class SummonFullParams(Rule):
 
     FSDP2 has no such context manager. A block that reads parameters gathers each with `full_tensor()`; one that copies
     whole tensors into them copies DTensors of the same layout; one that generates is put between `unshard()` and
-    `reshard()`, also where a name holds the context, or a function that makes it, or where `nullcontext()` is entered
-    instead. Anything else (a context that is handed on, rank 0's parameters alone, gradients, a model that is handed
-    on whole) calls `fsdp_compat.summon_full_params`, which takes the same arguments and does the same: full precision
-    parameters under their own names, written back into the shards at the end unless `writeback=False`. FSDP1's static
-    method would silently do nothing to an FSDP2 model, and this one does nothing to a model that a library wraps with
-    FSDP1.
+    `reshard()`, also if a name or a function provides the context, or if `nullcontext()` is the alternative. Anything
+    else (a context that is passed on, only rank 0's parameters, gradients, a whole model that is passed on) calls
+    `fsdp_compat.summon_full_params`, which has the same arguments and the same effect: full precision parameters under
+    their own names, written back into the shards at the end unless `writeback=False`. FSDP1's static method would
+    silently do nothing to an FSDP2 model, and this one does nothing to a model that a library wraps with FSDP1.
     """
 
     id = "FSDP203"
@@ -92,7 +91,7 @@ def sample(model, tokens):
             )
             return
         helper = file.ref("fsdp_compat.summon_full_params")
-        message = f"fsdp_compat gathers the parameters, since {found}"
+        message = f"fsdp_compat gathers the parameters, because {found}"
         advice = CURE
         if held is Certainty.NO:
             message = (
@@ -136,7 +135,7 @@ def _native(node: cst.Attribute, call: cst.CSTNode | None, held: Certainty, file
     if held is Certainty.NO or file.project.flags.isdisjoint(("fsdp1", "gated")):
         return "this may be a model of another library"
     if not isinstance(call, cst.Call) or call.func is not node:
-        return "the method is passed on"
+        return "the method is passed to other code"
     found = native(call, lambda name: COMPUTES.fullmatch(name) is not None, file)
     model = (bind(call, PARAMETERS) or {}).get("module")
     if isinstance(found, str) or model is None:

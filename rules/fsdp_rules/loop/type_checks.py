@@ -30,10 +30,10 @@ DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 class TypeChecks(Rule):
     """isinstance(..., FullyShardedDataParallel).
 
-    `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class uses
-    that one, and so does a test of the class's name. A missed test is silent: whole code paths are skipped. FSDP1's
-    wrapper and its inner module were two objects. Now one object is both, which matters where the same object is also
-    tested for another class. A name that is compared in other ways, or looked up, is left to a human. Where the code
+    `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class now
+    uses `FSDPModule`, and so does a test of the class name. A missed test is silent: whole code paths are skipped.
+    FSDP1's wrapper and its inner module were two objects. Now one object is both, which matters where the same object
+    is also tested for another class. A name that is compared in other ways, or looked up, is `manual`. Where the code
     already tests for FSDP2's class, the FSDP1 branch has no effect.
     """
 
@@ -75,7 +75,7 @@ def unwrapped(model: "FSDPModule"):
             return
         subject = file.code(test.subject)
         if "fsdp1" not in file.project.flags and FSDP not in map(canonical, file.aliases.values()):
-            told = f"assumes {subject} is none of FSDP2's, whose classes have other names"
+            told = f"assumes {subject} is not a class of FSDP2, which has other names"
             yield Diagnosis(
                 node, Level.REVIEW, told, "test isinstance(..., FSDPModule) where models are sharded by FSDP2"
             )
@@ -174,7 +174,7 @@ def unwrapped(model: "FSDPModule"):
         level = Level.SAFE
         if not file.project.wraps:
             level = Level.REVIEW
-            message += ", assumes that what wraps the model, in another project, moves to FSDP2 too"
+            message += ", assumes the other project that wraps the model moves to FSDP2 too"
         if "FSDPModule" in file.code(whole):
             return Diagnosis(node, Level.SAFE, message, edits=_without(node, whole, call, file), claims=(node,))
         for other in others:
@@ -215,8 +215,8 @@ def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnos
     return Diagnosis(
         node,
         Level.MANUAL,
-        f"{file.code(node)} becomes another name of FSDPModule, for which {subject} is tested as well",
-        "remove the FSDP1 branch: every sharded module takes the first of the two",
+        f"{file.code(node)} becomes another name for FSDPModule, and {subject} is already tested for it",
+        "remove the FSDP1 branch: every sharded module takes the first branch",
     )
 
 

@@ -21,14 +21,13 @@ DIFFERS = ".module, state dicts, deepcopy, clip_grad_norm_ and gathered paramete
 
 
 class UnseenFunctions(Rule):
-    """Functions that get a sharded model and that no file names.
+    """Functions that get a sharded model and cannot be followed.
 
-    A sharded model is followed into functions that are passed as values: callbacks, registries, partials, methods. If
-    a model is given to a function that is passed in and nothing in the project passes one, or to one that a
-    configuration names, what that function does with the model is unknown. The call is reported and not changed. What
-    an object gives by `__getattr__` is not followed either, and reported where the object holds a sharded model. In a
-    project whose code is more than is read (3 MB beside what the answers need, 6,000 runs of functions) not all is
-    followed, and the wrap is reported.
+    A sharded model is followed into functions that are passed as values: callbacks, registries, partials, methods. If a
+    function is a parameter that nothing in the project sets, or is named by a configuration, its use of the model is
+    unknown. The call is reported and not changed. Results of `__getattr__` are not followed either, and are reported if
+    the object contains a sharded model. In a very large project (3 MB of code beyond the relevant files, 6,000 function
+    runs) not everything is followed, and the wrap is reported.
     """
 
     id = "FSDP223"
@@ -61,9 +60,9 @@ def train(model, step, batches):
             yield Diagnosis(
                 node.func,
                 Level.REVIEW,
-                "assumes that code to which this tool cannot follow the model uses nothing that only FSDP1 has",
-                "registries and factories of this project may give it to almost any function: "
-                f"read those that get it. {DIFFERS}",
+                "assumes code that this tool cannot see uses nothing of the model that only FSDP1 has",
+                f"registries and factories in this project may pass it to almost any function: read the ones that "
+                f"get it. {DIFFERS}",
             )
         if not known_as("unseen", node.func, file):
             return
@@ -88,8 +87,10 @@ def _passed_on(function: cst.FunctionDef, file: File) -> Iterator[Diagnosis]:
     for node in file.inside(owner, cst.Attribute):
         is_own = isinstance(node.value, cst.Name) and node.value.value == "self"
         if is_own and (sharded(node, file).certainty is not Certainty.NO or _is_put(node, file)):
-            message = f"assumes what {owner.name.value} gives by {function.name.value} is used as FSDP2 needs it"
-            advice = f"this tool does not follow it: read the code that takes {file.code(node)} from there. {DIFFERS}"
+            message = (
+                f"assumes the result of {owner.name.value}.{function.name.value} is used in a way that works with FSDP2"
+            )
+            advice = f"this tool does not follow it: read the code that gets {file.code(node)} from there. {DIFFERS}"
             yield Diagnosis(function.name, Level.REVIEW, message, advice)
             return
 

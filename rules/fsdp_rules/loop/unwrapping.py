@@ -30,16 +30,16 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
 BY_NAME = re.compile(r"__class__|__name__")
-ADVICE = "for the sharded model remove it: the model is its own inner model. Keep it for other wrappers, by their class"
+ADVICE = "remove it for the sharded model, which is its own inner model. Keep it for other wrappers, tested by class"
 
 
 class Unwrapping(Rule):
     """Loops and recursions over .module until no wrapper is left.
 
-    `return unwrap(model.module)` under `isinstance(model, FSDP)` ends with FSDP1, whose wrapper holds another object.
-    A model that `fully_shard` sharded is its own inner model and remains an FSDPModule, so such a test would hold for
-    ever: the class is taken out of it. With `--to shim` `model.module` is the model itself, and the test asks for that
-    as well.
+    `return unwrap(model.module)` under `isinstance(model, FSDP)` ends under FSDP1, whose wrapper contains another
+    object. A model sharded by `fully_shard` is its own inner model and remains an FSDPModule, so such a test would be
+    true forever: the class is removed from it. With `--to shim`, `model.module` is the model itself, and the test
+    checks for that as well.
     """
 
     id = "FSDP221"
@@ -134,7 +134,7 @@ def unwrap(model):
         yield Diagnosis(
             test,
             Level.SAFE,
-            f"{inner} is {subject} itself under fsdp_compat, so the test asks for that too",
+            f"{inner} is {subject} itself under fsdp_compat, so the test checks for that too",
             edits=(Replace(test, build),),
         )
 
@@ -149,7 +149,7 @@ def unwrap(model):
             yield Diagnosis(
                 test,
                 Level.SAFE,
-                "FSDP2 has no wrapper to remove, the other wrappers are removed as before",
+                "FSDP2 has no wrapper to remove, and other wrappers are removed as before",
                 edits=(Replace(test, lambda code: f"isinstance({subject}, {text})"),),
                 claims=tuple(names_in(test)),
             )

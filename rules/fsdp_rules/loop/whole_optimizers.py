@@ -40,15 +40,15 @@ RAISES = "torch.optim.{name} raises in its first step: DTensors lack operations 
 NOT_FUSED = "remove fused=True, and compare the losses"
 #: Arguments of torch's optimizers that step many tensors at once, all DTensors or none.
 AT_ONCE = frozenset({"foreach", "fused"})
-MIXED = "{name}({switch}=True) raises in its first step where a group has ignored (plain) and sharded parameters"
+MIXED = "{name}({switch}=True) raises in its first step if a group has ignored (plain) and sharded parameters"
 APART = "put the trained parameters that FSDP ignores into another group, so that no step mixes the two"
 ON_SHARDS = "use another optimizer, or a subclass whose step works on p.to_local() and p.grad.to_local()"
 TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit, and compare the losses"
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
-KEPT = "{name} keeps numbers of whole parameters (FSDP1: flat shards), which its steps do not use"
-COMPARED = "compare these numbers with none of FSDP1's runs. p.to_local() gives this rank's part"
+KEPT = "{name} reports values of whole parameters (FSDP1: flat shards), which its steps do not use"
+COMPARED = "do not compare these values with FSDP1's runs. p.to_local() returns this rank's part"
 ADVICE = (
-    "the new steps are those of training without sharding. For FSDP1's, take every number of to_local() in the "
+    "the new steps equal training without sharding. For FSDP1's steps, compute with to_local() everywhere in the "
     "optimizer's step. Compare the losses, and expect to tune the learning rate again"
 )
 
@@ -56,14 +56,12 @@ ADVICE = (
 class WholeOptimizers(Rule):
     """Optimizers that use whole parameters (LAMB, Adafactor, LBFGS).
 
-    FSDP1 gives an optimizer flat, one-dimensional shards, so a norm, a row or a column that it takes is one of a
-    rank's own shard. FSDP2's parameters are DTensors of their full shape: norms are global, and matrices have rows
-    and columns. The steps are other ones, with the shim too. The optimizers of bitsandbytes quantize their state in
-    blocks of what they are given, by kernels that do not know DTensors, and so are those of apex.
+    FSDP1 gives an optimizer flat, one-dimensional shards, so it computes norms, rows and columns of a rank's own shard.
+    FSDP2's parameters are DTensors with their full shape: norms are global, and matrices have rows and columns. The
+    steps differ, with the shim too. The optimizers of bitsandbytes and apex use kernels that do not support DTensors.
     `torch.optim.Rprop`, and `SGD` and `Adagrad` with `fused=True`, use operations that DTensors lack. With
-    `foreach=True` or `fused=True` a group that has parameters which FSDP ignores, plain tensors, beside sharded ones
-    raises where both are trained. An optimizer of the program that reduces such numbers over ranks by hand is
-    reported by FSDP222.
+    `foreach=True` or `fused=True`, a group raises if it trains ignored parameters (plain tensors) together with sharded
+    ones. FSDP222 reports a custom optimizer that reduces such values over ranks by hand.
     """
 
     id = "FSDP228"

@@ -24,15 +24,15 @@ from fsdp_rules.project.project import INNER, Certainty
 class Why(enum.Enum):
     """What an answer rests on."""
 
-    ABOVE = "its function wraps it further up, on every way to this place"
+    ABOVE = "its function wraps it earlier, on every path to this place"
     FOLLOWED = "a wrapped model is followed to this name"
-    LATER = "its function wraps it only further down"
+    LATER = "its function wraps it only later"
     ASKED = "a test around it says that it is an FSDP1 model"
     TESTED = "a test around it says that it is another object"
     RAN = "the traced run shows a sharded model here"
     RAN_OTHER = "the traced run shows another object here"
     OTHER = "only objects that are not modules reach it"
-    UNKNOWN = "nothing is known of it"
+    UNKNOWN = "nothing is known about it"
 
 
 @dataclass(frozen=True)

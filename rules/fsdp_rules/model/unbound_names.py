@@ -40,8 +40,8 @@ def unbound(gone: cst.CSTNode, subject: str, *claims: cst.CSTNode) -> Diagnosis:
     return Diagnosis(
         gone,
         Level.MANUAL,
-        f"this raises: nothing assigns {subject} first, and without it {subject} is the outer one",
-        f"give {subject} to the function as an argument, then run this tool again",
+        f"this raises: nothing assigns {subject} first, and otherwise {subject} is the outer variable",
+        f"pass {subject} to the function as an argument, then run this tool again",
         claims=claims,
     )
 

@@ -26,8 +26,8 @@ FUNCTIONS = {
 class CheckpointFunctions(Rule):
     """save_state_dict() and load_state_dict() of torch.distributed.checkpoint.
 
-    They are deprecated names of `save` and `load`, whose arguments except the state are keyword-only. Rewritten only in
-    a project that uses FSDP1.
+    These are deprecated names of `save` and `load`, whose arguments are keyword-only except for the state. They are
+    rewritten only in a project that uses FSDP1.
     """
 
     id = "FSDP307"
@@ -84,7 +84,7 @@ def save(model, writer):
                 node,
                 Level.REVIEW,
                 f"{name} is now called {new}, assumes torch 2.7 or newer ({new} of older versions has no no_dist)",
-                f"for older versions remove no_dist: without a process group {new} works on one rank anyway",
+                f"for older versions, remove no_dist: without a process group, {new} works on one rank anyway",
                 edits=(edit,),
             )
             return

@@ -29,9 +29,8 @@ class DeprecatedOptimState(Rule):
     | `scatter_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, sent by rank 0 |
     | `flatten_sharded_optim_state_dict(state, model, optim)` and the load | `set_optimizer_state_dict` |
 
-    `rekey_optim_state_dict` by the parameters of a model that is not sharded is kept: it renames the keys of the same
-    dictionary. They use no context. A state that is converted and never loaded is reported and not loaded: the program
-    never did.
+    `rekey_optim_state_dict` is kept for a model that is not sharded: it only renames the keys of the dictionary. These
+    functions use no context. A state that is converted and never loaded is reported, and still not loaded.
     """
 
     id = "FSDP306"
@@ -76,7 +75,9 @@ def load(model, optimizer, path):
             model = arguments.get("model")
             claims = (node.func, *(argument.value for argument in node.args))
             if model is not None and known_as("plain", model, file):
-                message = f"rekey_optim_state_dict is kept: {file.code(model)}, whose names it reads, is not sharded"
+                message = (
+                    f"rekey_optim_state_dict is kept: it reads the names of {file.code(model)}, which is not sharded"
+                )
                 yield Diagnosis(node, Level.INFO, message, "remove it where states are loaded by name", claims=claims)
                 return
             yield Diagnosis(

@@ -30,11 +30,11 @@ class LoadTarget(Rule):
     """Empty target of torch.distributed.checkpoint.load.
 
     `load` reads only the keys of its target. The `state_dict()` of a fresh optimizer has no state yet, so a target made
-    of it has no keys for it: the load succeeds, learning rates are read, and Adam silently starts from zero. An empty
-    dictionary reads nothing at all. Both happen under FSDP1 as well. `get_optimizer_state_dict(model, optimizer)` makes
-    a target with all keys, and `set_optimizer_state_dict` loads it into the optimizer. `FSDP.optim_state_dict` of a
-    fresh optimizer is empty too, under FSDP1 and `fsdp_compat`. What a rewrite writes in its place has the keys, so
-    that a resumed run continues where FSDP1's had silently started the optimizer again.
+    from it has no keys for the state: the load succeeds, learning rates are read, and Adam silently starts from zero.
+    An empty dictionary reads nothing at all. Both happen under FSDP1 as well. `get_optimizer_state_dict(model,
+    optimizer)` returns a target with all keys, and `set_optimizer_state_dict` loads it into the optimizer.
+    `FSDP.optim_state_dict` of a fresh optimizer is empty too, under FSDP1 and `fsdp_compat`. The rewritten code has the
+    keys, so a resumed run continues with the saved optimizer state, which FSDP1 had silently reset.
     """
 
     id = "FSDP313"
@@ -114,7 +114,7 @@ def _gathered(state: cst.Call, file: File) -> Diagnosis:
         state,
         Level.REVIEW,
         f"{text} of a fresh optimizer is empty under FSDP1 and not under FSDP2, which loads its state",
-        "expect a resumed run to continue with the saved state, where FSDP1 started the optimizer again",
+        "expect a resumed run to continue with the saved state; FSDP1 reset the optimizer",
     )
 
 

@@ -17,13 +17,13 @@ from fsdp_rules.verdict.what_to_test import RESUME
 class OptimStateDict(Rule):
     """FSDP.optim_state_dict().
 
-    `get_optimizer_state_dict` returns the same: full or sharded as the surrounding `state_dict_type` says, with the
-    same keys and parameter groups. FSDP1's default, the full state in CPU memory on every rank, has no option in FSDP2:
-    where other ranks than 0 read it, a loop moves its tensors, or `fsdp_compat.optim_state_dict` returns it where no
-    statement can. FSDP1's states are copies; where the program may read one after a later step, its step counters (of
-    a sharded state: all of it) are copied too. An optimizer that never made a step has no state under FSDP1. Here torch
-    makes a step with a learning rate of 0, which Adam counts: `fsdp_compat.optim_state_dict` takes a state that may be
-    taken before the first step, and leaves the optimizer as it is.
+    `get_optimizer_state_dict` returns the same state: full or sharded according to the surrounding `state_dict_type`,
+    with the same keys and parameter groups. FSDP2 has no option for FSDP1's default, the full state in CPU memory on
+    every rank. If ranks other than 0 read it, a loop moves its tensors, or `fsdp_compat.optim_state_dict` returns it
+    where no statement fits. FSDP1's states are copies. If the program may read one after a later step, the rewrite also
+    copies its step counters (all of a sharded state). An optimizer that has not made a step has no state under FSDP1.
+    Here torch runs a step with a learning rate of 0, which Adam counts. If the state may be taken before the first
+    step, the output uses `fsdp_compat.optim_state_dict`, which does not change the optimizer.
     """
 
     id = "FSDP304"

@@ -18,25 +18,25 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
-COUNTS = "FSDP1 counts on the steps in this state, which may be loaded or saved again; FSDP2's copy leaves it as it is"
+COUNTS = "FSDP1 keeps counting steps in this state, which may be loaded or saved again; FSDP2 copies it"
 ADVICE = (
-    "to keep the numbers, shard by fsdp_compat.shard and load by fsdp_compat.optim_state_dict_to_load. To keep the "
-    "state as it was taken, keep the rewrite"
+    "to keep the numbers, shard by fsdp_compat.shard and load by fsdp_compat.optim_state_dict_to_load. To leave "
+    "the state unchanged, keep the rewrite"
 )
 
 
 class OptimStateDictToLoad(Rule):
     """FSDP.optim_state_dict_to_load().
 
-    FSDP1 converts a state by name to one that `optimizer.load_state_dict` takes; both steps become one
+    FSDP1 converts a state keyed by name to one for `optimizer.load_state_dict`; both steps become one
     `set_optimizer_state_dict`. Where only rank 0 has the state (`rank0_only=True`), `broadcast_from_rank0` sends it.
-    Both argument orders are read: the current one, and that of torch 2.0 with the state first. Where the result is not
-    loaded directly into the optimizer, `fsdp_compat.optim_state_dict_to_load` makes it.
+    Both argument orders are read: the current one, and that of torch 2.0 with the state first. If the result is not
+    loaded directly into the optimizer, `fsdp_compat.optim_state_dict_to_load` returns it.
 
     With `use_orig_params=False`, its default, FSDP1 saves one `step` tensor for all parameters of a unit. FSDP2 loads
-    it as it is, and each parameter would count every step of the others: the loop gives each its own copy.
-    With `use_orig_params=True` FSDP1 counts on in the state that was loaded. One held in memory and loaded or
-    saved again has later steps there than it was taken with, and is `manual`; fsdp_compat does as FSDP1.
+    it unchanged, and each parameter would count every step of the others, so a loop gives each its own copy. With
+    `use_orig_params=True`, FSDP1 keeps counting in the loaded state itself. If that state is kept in memory and loaded
+    or saved again, it has later step counts, and the finding is `manual`. fsdp_compat behaves like FSDP1.
     """
 
     id = "FSDP305"

@@ -24,9 +24,9 @@ ADVICE = "compare the names once: those that only the model or only the file has
 class PartialLoad(Rule):
     """Partial loads: strict=False and allow_partial_load=True.
 
-    Where no name matches, they silently load nothing: files of flat parameters (`LOCAL_STATE_DICT`), names that start
-    with `module.` or `_orig_mod.`, names of another version of the model. Under FSDP1 it is the same, but a migration
-    is when such files meet new code. A call whose result the program reads is not reported. For a full state, the
+    If no name matches, they silently load nothing: files of flat parameters (`LOCAL_STATE_DICT`), names that start with
+    `module.` or `_orig_mod.`, names of another version of the model. FSDP1 behaves the same, but in a migration such
+    files are used with new code. A call whose result the program reads is not reported. For a full state, the
     `missing_keys` of that result are always empty under FSDP2, and only `unexpected_keys` shows a mismatch.
     """
 

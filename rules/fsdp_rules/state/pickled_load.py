@@ -24,11 +24,10 @@ _PLAIN = frozenset({"asdict", "bool", "dict", "float", "getstate", "int", "len",
 class PickledLoad(Rule):
     """torch.load() without weights_only.
 
-    FSDP2 needs torch 2.6, where `torch.load` loads with `weights_only=True` by default. That admits
-    tensors and plain values, and refuses every other class: the `argparse.Namespace`, the dataclass or the numpy state
-    that the same file saves beside them. A project that may run on an older torch now loads them with
-    `weights_only=False`, which is written out. Load in this way only files that you trust; where settings are saved as
-    a dictionary (`vars(args)`), the argument can go.
+    FSDP2 needs torch 2.6, where `torch.load` loads with `weights_only=True` by default. That allows tensors and plain
+    values, and rejects every other class: an `argparse.Namespace`, a dataclass or a numpy state in the same file. If
+    the project may run on an older torch, which loads them now, the rewrite adds `weights_only=False`. Load only files
+    that you trust in this way. If you save settings as a dictionary (`vars(args)`), you can drop the argument.
     """
 
     id = "FSDP316"
@@ -67,7 +66,7 @@ def load(net, path):
         saved = next(_pickled(file), None)
         if saved is None:
             return
-        refused = f"from torch 2.6 on torch.load refuses {file.code(saved)} by default"
+        refused = f"since torch 2.6, torch.load rejects {file.code(saved)} by default"
         given = next((one.value for one in node.args if one.star), None)
         if given is not None:
             if not _has_key(given, file):

@@ -28,9 +28,9 @@ _ADVICE = (
 class RawOptimizerState(Rule):
     """optimizer.state_dict() saved directly.
 
-    It has this rank's part of the state, as under FSDP1: flat pieces then, DTensors now. Files of FSDP1 do not load
-    into FSDP2: the load is accepted and the next step fails. `get_optimizer_state_dict` returns a state by name for any
-    number of ranks. Nothing is rewritten, since the program may want this rank's part.
+    It contains this rank's part of the state: flat pieces under FSDP1, DTensors under FSDP2. FSDP1's files do not load
+    into FSDP2: the load is accepted, and the next step fails. `get_optimizer_state_dict` returns a state keyed by name
+    for any number of ranks. Nothing is rewritten, because the program may want this rank's part.
     """
 
     id = "FSDP311"
@@ -73,7 +73,7 @@ def main(net, rank):
             yield Diagnosis(
                 taken,
                 Level.REVIEW,
-                f"{text}.state_dict() is what this takes, and FSDP1's files of it do not load into FSDP2",
+                f"this takes {text}.state_dict(), and FSDP1's files of it do not load into FSDP2",
                 _ADVICE.format(optimizer=text),
             )
             return

@@ -52,9 +52,9 @@ ADVICE = (
 class SavedParameters(Rule):
     """Parameters and gradients that are saved or sent without a state dict.
 
-    FSDP1's parameters are plain tensors outside of its forwards, each rank's own shard. FSDP2's are DTensors, under
-    `fsdp_compat` too. A file of them has other shapes, and loads only where a process group of the same size is there.
-    So it is with objects that are sent to other ranks. `parameter.to_local()` is a plain tensor again.
+    FSDP1's parameters are plain tensors outside of its forwards, each rank's own shard. FSDP2's are DTensors, also
+    under `fsdp_compat`. A file with DTensors has other shapes, and loads only with a process group of the same size.
+    The same is true for objects that are sent to other ranks. `parameter.to_local()` returns a plain tensor.
     """
 
     id = "FSDP317"
@@ -76,7 +76,7 @@ from torch.distributed.fsdp import fully_shard
 
 def run(model, rank):
     fully_shard(model)
-    # TODO(fsdp-migrate FSDP317): this writes DTensors (FSDP1: plain tensors), which a plain process cannot load
+    # TODO(fsdp-migrate FSDP317): this writes DTensors (FSDP1: plain tensors), which a single process cannot load
     torch.save([p.detach().cpu() for p in model.parameters()], f"part{rank}.pt")
 """
 
@@ -91,7 +91,7 @@ def run(model, rank):
         if held is Certainty.NO:
             return
         done = (
-            "this writes DTensors (FSDP1: plain tensors), which a plain process cannot load"
+            "this writes DTensors (FSDP1: plain tensors), which a single process cannot load"
             if taker in WRITE
             else f"{last_name(node.func)}() sends DTensors (FSDP1: plain tensors of each rank's own values)"
         )

@@ -26,10 +26,9 @@ class SetStateDictType(Rule):
     """FSDP.set_state_dict_type().
 
     The call is removed, and each `state_dict`, `load_state_dict` and optimizer state of the same file that it affected
-    gets its options. Where a file sets several types for one model, only those of the same function count. A call that
-    none of them certainly precedes is `manual`, as are calls in other files. Two calls that set and restore the type
-    are rewritten or kept together; they are kept where a context manager sets the type for code that it does not
-    contain.
+    gets its options. If a file sets several types for one model, only the ones in the same function count. A call is
+    `manual` if no setting certainly precedes it, or if it is in another file. Two calls that set and restore the type
+    are rewritten or kept together. They are kept if a context manager sets the type for code that it does not contain.
     """
 
     id = "FSDP302"

@@ -33,10 +33,10 @@ class ShardedOptimizer(Rule):
     """load_sharded_optimizer_state_dict().
 
     FSDP1's function builds ShardedTensors from the files alone. `torch.distributed.checkpoint.load` fills a state that
-    already has the right shape: the optimizer's own, from `get_optimizer_state_dict`. Checkpoints that FSDP1 wrote
-    load, since the names are the same. Of the parameter groups it reads the entries that the optimizer has: a scheduler
-    adds `initial_lr`, and one that is built after the load uses the learning rate of the checkpoint as the initial one.
-    Under the class of `fsdp_compat`, which takes ShardedTensors, the call is kept as it is.
+    already has the right shape: the optimizer's own, from `get_optimizer_state_dict`. FSDP1's checkpoints load, because
+    the names are the same. It reads only those entries of the parameter groups that the optimizer already has: a
+    scheduler adds `initial_lr`, and a scheduler built after the load uses the checkpoint's learning rate as its initial
+    one. With the class of `fsdp_compat`, which accepts ShardedTensors, the call is unchanged.
     """
 
     id = "FSDP308"

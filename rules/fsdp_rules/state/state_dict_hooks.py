@@ -22,9 +22,9 @@ CHANGES = re.compile(r"\]\s*=[^=]|\.pop\(|\bdel\b|\.copy_\(|\.data\b|@|\.matmul\
 class StateDictHooks(Rule):
     """Hooks on state_dict().
 
-    Under FSDP1 a hook ran while the full parameters were gathered. Under FSDP2 it gets DTensors, each rank its shards:
-    what it merges of them is a DTensor as well, what it puts beside them is a plain tensor, and `get_model_state_dict`
-    raises for keys that the model does not have.
+    Under FSDP1 a hook ran while the full parameters were gathered. Under FSDP2 it gets DTensors, and each rank its own
+    shards. Tensors that it merges are DTensors too, tensors that it adds are plain, and `get_model_state_dict` raises
+    for keys that the model does not have.
     """
 
     id = "FSDP315"
@@ -68,7 +68,7 @@ def build(model):
             node,
             Level.MANUAL,
             "this hook changes the state dict, and gets DTensors instead of full parameters",
-            "change what get_model_state_dict returns instead, or keep to operations of DTensors and the model's keys",
+            "change the result of get_model_state_dict instead, or use only DTensor operations and the model's keys",
         )
 
 

@@ -48,8 +48,9 @@ class StateDictTypeContext(Rule):
     | with `offload_to_cpu=True` | the full state on every rank, each tensor moved by `.cpu()` |
     | `SHARDED_STATE_DICT` | none: the tensors are DTensors |
 
-    A function or method that only returns the context of one certain type, or enters it around its `yield`, and those
-    that enter it are rewritten alike. The function is removed; one that other files import is left without the context.
+    A function or method that only returns the context of one type, or enters it around its `yield`, is rewritten in the
+    same way, with the code that enters it. The function is removed; one that other files import is left without the
+    context.
 
     A block is `manual` if it passes the model to code this tool cannot see, if its type is only known at run time, or
     if a context manager of another file sets the type in another way.
@@ -141,9 +142,9 @@ def _removed(found: Returned, file: File) -> Diagnosis:
     assert context is not None
     name = found.function.name.value
     edits: tuple[Edit, ...] = (remove(found.function),)
-    message, advice = f"{name} is removed, since its callers pass their own options", ""
+    message, advice = f"{name} is removed: its callers pass their own options", ""
     if naming(found):
-        message, advice = f"{name} sets nothing any more, since its callers pass their own options", UNUSED
+        message, advice = f"{name} no longer sets anything: its callers pass their own options", UNUSED
         edits = (_emptied(found, file),)
     return Diagnosis(
         found.call,

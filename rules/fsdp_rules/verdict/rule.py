@@ -24,7 +24,7 @@ class Role(enum.Enum):
 
     WRAP = "calls that wrap a model"
     IMPORTS = "imports of FSDP1's names"
-    UNKNOWN = "uses of FSDP1's names that no other rule speaks about"
+    UNKNOWN = "uses of FSDP1's names that no other rule covers"
     PRIVATE = "copies of FSDP1's own code"
 
 

@@ -57,8 +57,8 @@ class _Face(type):
         kinds = {type(unit).__name__: None for unit in modules.fsdp_modules(module) if "module" in unit._modules}
         if kinds:
             warn_caller(
-                f"{' and '.join(kinds)} has a child called module, and .module is that child, where FSDP1's is the "
-                "whole of what was wrapped. Remove .module where the whole is meant."
+                f"{' and '.join(kinds)} has a child called module, and .module is that child; under FSDP1 it was "
+                f"the whole wrapped model. Remove .module where you mean the whole model."
             )
         return module
 
@@ -155,7 +155,7 @@ class _Methods(_Statics, FSDPModule):
         if full_params.is_summoned(self):
             raise ValueError(
                 f"apply() of a {type(self).__name__} is expected to be in states [IDLE], but was called inside "
-                "summon_full_params(). Inside, change the parameters directly; apply() summons them by itself."
+                "summon_full_params(). Inside, change the parameters directly; apply() summons them itself."
             )
         with full_params.summon_full_params(self, recurse=False):
             return super().apply(fn)  # type: ignore[misc]

@@ -31,7 +31,9 @@ def exported_groups(groups: Sequence[Mapping[str, Any]], held: Held) -> list[dic
         for key in group["params"]:
             name = by_number.get(key) if isinstance(key, int) else clean_name(str(key))
             if name is None or name not in known:
-                raise ValueError(f"group {index} of the optimizer's state has {key}, which is not a parameter of it")
+                raise ValueError(
+                    f"group {index} of the optimizer's state has {key}, which is not one of its parameters"
+                )
             names.append(known[name])
         values = {key: value for key, value in group.items() if key != "params"}
         exported.append({**copy.deepcopy(values), "params": names})

@@ -58,7 +58,7 @@ def _refuse(own: Any) -> None:
         raise RuntimeError(
             f"this {type(own).__name__} was built before the model was sharded and has parameters that are no longer "
             f"in it ({shortened(stale)}): its step would train nothing. Build it after sharding. Only a "
-            "torch.optim.Optimizer is given the new parameters."
+            f"torch.optim.Optimizer gets the new parameters."
         )
 
 

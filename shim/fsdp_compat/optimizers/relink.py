@@ -31,8 +31,8 @@ def relink_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
     """
     if not hasattr(optimizer, "param_groups"):
         raise TypeError(
-            f"relink_optimizer takes an optimizer and got {type(optimizer).__name__}. Call it below the line that "
-            "builds the optimizer, and only where there is one."
+            f"relink_optimizer takes an optimizer and got {type(optimizer).__name__}. Call it after the line that "
+            f"builds the optimizer, and only if there is one."
         )
     successors = _successors(optimizer, module)
     current = set(module.parameters())

@@ -172,7 +172,7 @@ def refuse_exchanged_parameters(unit: nn.Module) -> None:
         if names:
             raise RuntimeError(
                 f"{shortened(names)} of this {type(module).__name__} was replaced by another parameter after "
-                "sharding, which would be lost. Write the values into it instead: param.copy_(...) under "
+                f"sharding; the new one would be lost. Write the values into it instead: param.copy_(...) under "
                 "FullyShardedDataParallel.summon_full_params(model), or load_state_dict."
             )
 

@@ -40,8 +40,8 @@ def make_plan(
     """
     if not isinstance(module, nn.Module):
         raise TypeError(
-            f"FSDP takes a module, not {type(module).__name__}. Wrap each module by itself, or one that holds and runs "
-            "them."
+            f"FSDP takes a module, not {type(module).__name__}. Wrap each module separately, or one that contains "
+            f"and runs them."
         )
     options.check(is_auto_wrapped=auto_wrap_policy is not None)
     world = known_world_size(world_size, options)
@@ -58,8 +58,8 @@ def make_plan(
             notes.append(f"mixed precision excludes {', '.join(kinds)}: they are separate units with their own dtype")
             warn_caller(
                 "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the wrapped module has "
-                f"submodules of type {', '.join(kinds)}. These modules are units of their own with mixed precision "
-                "disabled."
+                f"submodules of type {', '.join(kinds)}. These modules are separate units with mixed precision "
+                f"disabled."
             )
         root_arguments = {**options.as_dict(), "ignored_states": ignored_params}
         chosen = chosen_modules(module, auto_wrap_policy, ignored_module_set, ignored_params, root_arguments, classes)
@@ -89,7 +89,7 @@ def make_plan(
     ]
     nested = [name for name, part in module.named_modules() if isinstance(part, FSDPModule)]
     if nested:
-        notes.append(f"already sharded, left as they are: {', '.join(nested)}")
+        notes.append(f"already sharded, not changed: {', '.join(nested)}")
     # Whose forward runs first is the root of that forward: below a container that is each of the outermost units.
     outermost = set(_outermost(module, arguments)) if is_container_class(module) else set()
     order = [

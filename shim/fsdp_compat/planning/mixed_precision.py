@@ -55,8 +55,9 @@ class Precision:
             raise TypeError(f"mixed_precision takes a MixedPrecision or a MixedPrecisionPolicy, not {type(value)}")
         if value.keep_low_precision_grads and not HAS_GRAD_DTYPE:
             raise NotImplementedError(
-                "keep_low_precision_grads=True needs gradients of another dtype than their parameters', which tensors "
-                f"have from torch 2.10 on (grad_dtype); this is {TORCH}. Drop it: gradients get the parameters' dtype."
+                f"keep_low_precision_grads=True needs gradients with a dtype different from their parameters, "
+                f"which tensors support since torch 2.10 (grad_dtype); this is {TORCH}. Drop it: gradients get the "
+                f"parameters' dtype."
             )
         # FSDP1 reduces in the dtype it computes in; FSDP2 stopped taking that for granted in 2.15.
         reduce_dtype = value.reduce_dtype or value.param_dtype

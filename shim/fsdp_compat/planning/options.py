@@ -68,12 +68,12 @@ class Options:
         """
         if not isinstance(self.sharding_strategy, ShardingStrategy | None):
             raise TypeError(
-                f"sharding_strategy takes a ShardingStrategy, as ShardingStrategy.FULL_SHARD, not "
+                f"sharding_strategy takes a ShardingStrategy, such as ShardingStrategy.FULL_SHARD, not "
                 f"{self.sharding_strategy!r}"
             )
         if not isinstance(self.cpu_offload, CPUOffload | OffloadPolicy | None):
             raise TypeError(
-                f"cpu_offload takes a CPUOffload or an OffloadPolicy, as CPUOffload(offload_params=True), not "
+                f"cpu_offload takes a CPUOffload or an OffloadPolicy, such as CPUOffload(offload_params=True), not "
                 f"{self.cpu_offload!r}"
             )
         self._check_reshard_after_forward()
@@ -85,7 +85,7 @@ class Options:
         if self.process_group is not None and self.device_mesh is not None:
             raise ValueError(
                 "Cannot pass both process_group and device_mesh at the same time. Please just pass only one of them: "
-                "they say the same thing."
+                "they mean the same thing."
             )
         if self.sharding_strategy in HYBRID:
             if self.process_group is None and self.device_mesh is None and not is_auto_wrapped:
@@ -114,11 +114,12 @@ class Options:
             return
         if isinstance(degree, bool):
             raise ValueError(
-                f"reshard_after_forward={degree} is what sharding_strategy says: True is FULL_SHARD or HYBRID_SHARD, "
+                f"reshard_after_forward={degree} is already set by sharding_strategy: True is FULL_SHARD or "
+                f"HYBRID_SHARD, "
                 "False is SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2. Here it takes a number of ranks."
             )
         if degree < 2:
-            raise ValueError(f"reshard_after_forward takes a number of ranks from 2 on, not {degree}")
+            raise ValueError(f"reshard_after_forward takes a number of ranks of at least 2, not {degree}")
         if self.strategy not in FREES_AFTER_FORWARD:
             raise ValueError(
                 f"reshard_after_forward={degree} contradicts {self.strategy}, which keeps the parameters whole after "

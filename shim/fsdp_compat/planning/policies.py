@@ -82,7 +82,7 @@ def warn_if_nothing_matches(root: nn.Module, policy: Policy) -> None:
     names = ", ".join(sorted(each.__name__ for each in classes))
     warn_caller(
         f"auto_wrap_policy{f' for {names}' if names else ''} matches no module in {type(root).__name__}: its "
-        "parameters are one unit and are gathered together. Check the classes or the rule that it names."
+        "parameters are one unit and are gathered together. Check its classes or its condition."
     )
 
 

@@ -53,7 +53,7 @@ def _check(tensor_parallel: DeviceMesh, fqn: str, options: Options) -> None:
     advice = _advice(mesh or tensor_parallel, tensor_parallel, hybrid)
     if mesh is None:
         instead = ", not process_group," if options.process_group is not None else ""
-        raise ValueError(f"{what}, so device_mesh{instead} has to say which ranks are data-parallel. {advice}")
+        raise ValueError(f"{what}, so device_mesh{instead} must define which ranks are data-parallel. {advice}")
     if options.strategy is ShardingStrategy.NO_SHARD:
         raise NotImplementedError(
             f"{what}, which FSDP2 does not combine with NO_SHARD. Use HYBRID_SHARD on a mesh of shape (ranks, 1, tp): "
@@ -84,8 +84,9 @@ def _check_on_old_torch(param: DTensor, fqn: str, options: Options) -> None:
         return
     if not MOVES_STRIDED_CHECKPOINTS:
         log_once(
-            f"torch {TORCH} loads sharded checkpoints of parameters such as {fqn}, cut by FSDP and tensor parallelism "
-            "alike, wrongly into other mesh shapes: save FULL_STATE_DICT where the mesh may change, or use torch 2.8"
+            f"torch {TORCH} loads sharded checkpoints of parameters such as {fqn}, cut by both FSDP and tensor "
+            f"parallelism, incorrectly into other mesh shapes: save FULL_STATE_DICT if the mesh may change, or use "
+            f"torch 2.8"
         )
     parts = shards * math.prod(param.device_mesh.size(dim) for dim in over_first)
     if param.shape[0] % parts != 0:

@@ -23,7 +23,7 @@ def uninitialised(facts: Facts) -> Iterator[Suspicion]:
     for name, param in facts.parameters.items():
         mine = local(param)
         if mine.is_meta:
-            yield _uninitialised(name, "is on the meta device: it has no values")
+            yield _uninitialised(name, "is on the meta device and has no values")
         elif mine.is_floating_point() and mine.numel():
             if not bool(torch.isfinite(mine).all()):
                 yield _uninitialised(name, "has elements that are not finite")
@@ -59,11 +59,13 @@ def same_layers(facts: Facts) -> Iterator[Suspicion]:
         other = seen.setdefault(key, name)
         if other != name and torch.equal(local(facts.parameters[other]), mine):
             if classes.get(_owner(name)) != classes.get(_owner(other)):
-                message = f"is equal to {other}, of a module of another class, and the two are separate parameters"
+                message = f"is equal to {other} in a module of another class, but the two are separate parameters"
                 yield Suspicion("untied", "manual", name, message, ONE_UNIT)
                 return
             message = f"is equal to {other}: layers that start equal remain equal"
-            cure = "Initialise before fully_shard; with CPU offload the generator is put back after each parameter."
+            cure = (
+                "Initialise before fully_shard; with CPU offload, the random generator is reset after each parameter."
+            )
             yield Suspicion("same-layers", "manual", name, message, cure)
             return
 
@@ -82,10 +84,10 @@ def optimizer_parameters(facts: Facts) -> Iterator[Suspicion]:
     cure = "Build the optimizer after fully_shard, from model.parameters()."
     if strange and not held & own:
         yield Suspicion(
-            "stale-optimizer", "manual", "optimizer", f"none of its {strange} parameters is the model's", cure
+            "stale-optimizer", "manual", "optimizer", f"none of its {strange} parameters belongs to the model", cure
         )
     elif strange:
-        message = f"{strange} of its parameters are not the model's"
+        message = f"{strange} of its parameters do not belong to the model"
         yield Suspicion("stale-optimizer", "review", "optimizer", message, cure)
     lacking = [name for name, param in facts.parameters.items() if param.requires_grad and id(param) not in held]
     if lacking and held & own:
@@ -114,8 +116,12 @@ def promoting_buffers(facts: Facts) -> Iterator[Suspicion]:
     for name, buffer in facts.model.named_buffers():
         if buffer.dtype is torch.float32 and not name.endswith(statistics):
             dtype = str(low.param_dtype).removeprefix("torch.")
-            message = f"is float32 in a model that computes in {dtype}, and promotes what it meets"
-            yield Suspicion("promoting-buffers", "review", name, message, "Cast the buffer, or what is made of it.")
+            message = (
+                f"is float32 in a model that computes in {dtype}, and promotes the tensors that it is combined with"
+            )
+            yield Suspicion(
+                "promoting-buffers", "review", name, message, "Cast the buffer, or the values computed from it."
+            )
             return
 
 
@@ -144,11 +150,11 @@ def quantised(facts: Facts) -> Iterator[Suspicion]:
         weight = module._parameters.get("weight")
         if type(module).__name__ in _PACKED_LAYERS and isinstance(weight, DTensor):
             message = f"is the weight of a {type(module).__name__} and has lost its class: its scales are not sharded"
-            cure = "Leave 4-bit layers out of the units, or take a release of the library that shards its scales."
+            cure = "Leave 4-bit layers out of the units, or use a release of the library that shards its scales."
             yield Suspicion("quantised", "review", clean_name(f"{owner}.weight"), message, cure)
             break
     optimizer = facts.optimizer
     if optimizer is not None and type(optimizer).__module__.startswith("bitsandbytes"):
-        message = f"{type(optimizer).__name__} reads whole tensors, and the shards are parts"
-        cure = "Take an 8-bit optimizer that knows DTensors, such as that of torchao."
+        message = f"{type(optimizer).__name__} reads whole tensors, but shards are only parts"
+        cure = "Use an 8-bit optimizer that supports DTensors, such as torchao's."
         yield Suspicion("quantised", "manual", "optimizer", message, cure)

@@ -67,7 +67,7 @@ def fewer_ranks(facts: Facts) -> Iterator[Suspicion]:
         )
         if unit.shards > 1 and covered < facts.world and not tensor_parallel:
             message = f"is sharded and replicated over {covered} of {facts.world} ranks"
-            cure = "Flatten the mesh, or add the dimension that is missing as the one to replicate over."
+            cure = "Flatten the mesh, or add the missing dimension as the replicate dimension."
             yield Suspicion("fewer-ranks", "manual", unit.name or "(root)", message, cure)
             return
 
@@ -80,7 +80,7 @@ def outside_units(facts: Facts) -> Iterator[Suspicion]:
     flat = any(unit.kind == "FSDP1" for unit in facts.units)
     for name, param in facts.parameters.items():
         if param.requires_grad and name not in inside and not isinstance(param, DTensor) and "_flat_param" not in name:
-            message = "is trained and in no unit: its gradient is not reduced"
+            message = "is trained but in no unit: its gradient is not reduced"
             cure = "Shard the root as well, or reduce this gradient in the training loop."
             yield Suspicion("outside-units", "review" if flat else "manual", name, message, cure)
 
@@ -93,7 +93,7 @@ def untied(facts: Facts) -> Iterator[Suspicion]:
         return
     first, second = get_input(), get_output()
     if first is not None and second is not None and first.weight is not second.weight:
-        message = "the configuration ties it to the embedding, and the two are separate parameters"
+        message = "the configuration ties it to the embedding, but the two are separate parameters"
         yield Suspicion("untied", "manual", "output embedding", message, ONE_UNIT)
 
 
@@ -102,7 +102,7 @@ def frozen_with_trained(facts: Facts) -> Iterator[Suspicion]:
     for unit in facts.units:
         flags = {facts.parameters[name].requires_grad for name in unit.parameters if name in facts.parameters}
         if flags == {True, False} and unit.name:
-            message = "has frozen and trained parameters, which costs memory for gradients that nobody needs"
+            message = "has frozen and trained parameters, which costs memory for unneeded gradients"
             cure = "Give the adapters or the frozen part separate units."
             yield Suspicion("frozen-with-trained", "review", unit.name, message, cure)
 
@@ -112,7 +112,7 @@ def checkpoint_inside_out(facts: Facts) -> Iterator[Suspicion]:
     for name, module in facts.model.named_modules():
         inner = getattr(module, "_checkpoint_wrapped_module", None)
         if inner is not None and (isinstance(inner, FSDPModule) or hasattr(inner, "_fsdp_wrapped_module")):
-            message = "is checkpointed around the unit, so that the recomputation gathers and reshards it"
+            message = "is checkpointed around the unit, so recomputation gathers and reshards it"
             cure = "Apply activation checkpointing first, and shard the checkpointed module."
             yield Suspicion("checkpoint-inside-out", "review", clean_name(f"{name}.").rstrip("."), message, cure)
             return
@@ -123,9 +123,9 @@ def adapters_alone(facts: Facts) -> Iterator[Suspicion]:
     alone = [unit for unit in facts.units if unit.name and all("lora_" in name for name in unit.parameters)]
     if alone:
         message = (
-            f"{len(alone)} units hold an adapter alone: each has its own gather, and fused kernels read its shards"
+            f"{len(alone)} units contain only an adapter: each has its own gather, and fused kernels read its shards"
         )
-        cure = "Shard the layers that have the adapters, and not the adapters."
+        cure = "Shard the layers that contain the adapters, not the adapters."
         yield Suspicion("adapters-alone", "review", alone[0].name, message, cure)
 
 
@@ -135,7 +135,7 @@ def root_resharded(facts: Facts) -> Iterator[Suspicion]:
     # Before its first forward a root that was told nothing does not know yet that it is one.
     told = root is not None and root.kind == "FSDP2" and has_run(facts.model)
     if told and root is not None and root.reshard and root.shards > 1 and root.numel and len(facts.units) > 1:
-        message = "is resharded after its forward, and gathered again at once for the backward"
+        message = "is resharded after its forward, and immediately gathered again for the backward"
         cure = "Leave reshard_after_forward of the model itself to fully_shard, or pass False."
         yield Suspicion("root-resharded", "review", "(root)", message, cure)
 
@@ -146,7 +146,7 @@ def output_casts(facts: Facts) -> Iterator[Suspicion]:
     if len(inner) > 1:
         dtype = str(inner[0].output_dtype).removeprefix("torch.")
         message = f"{len(inner)} inner units cast their outputs to {dtype}"
-        cure = "Set output_dtype for the root alone."
+        cure = "Set output_dtype only for the root."
         yield Suspicion("output-casts", "review", inner[0].name, message, cure)
 
 
@@ -202,5 +202,5 @@ def mesh_per_unit(facts: Facts) -> Iterator[Suspicion]:
     if len(meshes) > 1:
         ranks = found[0][1].shard_mesh_size
         message = f"{len(meshes)} units reshard to {ranks} ranks, and each has made process groups for it"
-        cure = "Pass True or False as reshard_after_forward: with NCCL each group takes memory beside the model."
+        cure = "Pass True or False as reshard_after_forward: with NCCL, each group takes additional memory."
         yield Suspicion("mesh-per-unit", "review", found[0][0].name or "(root)", message, cure)

@@ -50,7 +50,7 @@ def apart(facts: Facts) -> Iterator[Suspicion]:
             if not constant and numel >= 8:
                 by_bits.setdefault(bits, set()).add(shard)
         if any(len(found) > 1 for found in by_shard.values()):
-            message = "starts different on the ranks that replicate it"
+            message = "starts with different values on the ranks that replicate it"
             cure = "Broadcast the parameters over the replicate dimension: fully_shard never does."
             yield Suspicion("replicas-apart", "manual", name, message, cure)
             return
@@ -81,7 +81,7 @@ def same_data(facts: Facts) -> Iterator[Suspicion]:
     everyone = gathered([digest.hexdigest() for digest in digests])
     if all(other == everyone[0] for other in everyone):
         message = f"all {facts.world} ranks got the same sample"
-        yield Suspicion("same-data", "review", "sample", message, "Draw the data of a rank by its rank in the mesh.")
+        yield Suspicion("same-data", "review", "sample", message, "Choose the data of a rank by its rank in the mesh.")
 
 
 def save_and_load(facts: Facts) -> Iterator[Suspicion]:
@@ -120,12 +120,12 @@ def save_and_load(facts: Facts) -> Iterator[Suspicion]:
         optimizer.state.clear()
     told = next((found for found in gathered(kinds) if found is not None), None)
     if told is not None:
-        message = f"the optimizer keeps {told[1]}: what a parameter gets depends on the number of ranks"
-        cure = "Set the optimizer's threshold so that all parameters get the same, or keep the number of ranks."
+        message = f"the optimizer keeps {told[1]}: the dtype of a parameter's state depends on the number of ranks"
+        cure = "Set the optimizer's threshold so that all parameters get the same dtype, or keep the number of ranks."
         yield Suspicion("state-dtypes", "review", told[0], message, cure)
     if reason:
         message = f"cannot be saved and loaded: {reason}"
-        cure = "Take the optimizer and the parameters that torch.distributed.checkpoint.state_dict knows."
+        cure = "Use an optimizer and parameters that torch.distributed.checkpoint.state_dict supports."
         yield Suspicion("save-and-load", "manual", "state", message, cure)
 
 

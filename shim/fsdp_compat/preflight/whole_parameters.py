@@ -52,7 +52,7 @@ def whole_parameters(model: nn.Module, modules: Sequence[tuple[str, nn.Module]])
         if isinstance(module, FSDPModule):
             for managed in managed_parameters(module):
                 if managed.sharded.device_mesh.ndim > managed.data_dimensions:
-                    raise NotImplementedError("layouts of models with tensor parallelism are not known here")
+                    raise NotImplementedError("layouts of models with tensor parallelism are not supported here")
                 entries = [(place_of[id(owner)], name) for owner, name in managed.places]
                 sharded = managed.sharded
                 found[id(sharded)] = (tuple(sharded.shape), sharded.dtype, sharded.requires_grad, None, entries)

@@ -54,7 +54,7 @@ def optim_state_dict(
     the same state.
     """
     if rank0_only and not full:
-        raise ValueError("rank0_only=True needs full=True: a shard is of no use on one rank alone")
+        raise ValueError("rank0_only=True needs full=True: a single shard on one rank is of no use")
     held = held_parameters(model, optim, optim_input)
     given = optim.state_dict() if optim_state_dict is None else optim_state_dict
     states, others = _by_name(given["state"], held)
@@ -81,7 +81,9 @@ def optim_state_dict(
     saved = held.saved_names
     ordered = {saved[name]: {key: exported[name][key] for key in order[name]} for name in order}
     if others:
-        logger.info("optimizer state of no parameter is kept as it is: %s", shortened([str(key) for key in others]))
+        logger.info(
+            "optimizer state without a parameter is kept unchanged: %s", shortened([str(key) for key in others])
+        )
     result: StateDict = {"state": {**ordered, **others}}
     if "param_groups" in given:
         result["param_groups"] = exported_groups(given["param_groups"], held)
@@ -167,7 +169,7 @@ def _check_units_whole(model: nn.Module, held: Held, saved: Mapping[Any, Any]) -
             raise ValueError(
                 "All unflattened parameters comprising a single flat parameter must have scalar state with the same "
                 f"value and dtype: optim_state_dict has none for {shortened(lacking)}, and has some for others of the "
-                f"same {type(unit).__name__}. Load it into the model that it was saved of, or use "
+                f"same {type(unit).__name__}. Load it into the model that it was saved from, or use "
                 "use_orig_params=True."
             )
 

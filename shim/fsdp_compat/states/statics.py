@@ -144,7 +144,7 @@ def rekey_optim_state_dict(
     cleaned = {clean_name(key) if isinstance(key, str) else key: state for key, state in states.items()}
     unknown = [key for key in cleaned if key not in keys]
     if unknown:
-        raise ValueError(f"the optimizer holds no parameter {unknown[0]!r}")
+        raise ValueError(f"the optimizer has no parameter {unknown[0]!r}")
     groups = exported_groups(optim_state_dict["param_groups"], held)
     if wanted is int:
         groups = [{**group, "params": [numbers[clean_name(name)] for name in group["params"]]} for group in groups]

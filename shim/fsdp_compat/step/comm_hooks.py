@@ -98,7 +98,7 @@ def _check_callable_by_fsdp2(units: Sequence[nn.Module], hook: Hook) -> None:
     )
     if not HAS_CUSTOM_REDUCE_SCATTER:
         raise NotImplementedError(
-            f"FSDP2 can call {name} from torch 2.9 on (set_custom_reduce_scatter); this is {TORCH}. {advice}"
+            f"FSDP2 can call {name} since torch 2.9 (set_custom_reduce_scatter); this is {TORCH}. {advice}"
         )
 
 

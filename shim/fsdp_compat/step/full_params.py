@@ -170,8 +170,8 @@ def _write_back(one: _Summoned, with_grads: bool) -> torch.Tensor:
     if current is None or current.shape != sharded.shape:
         found = "nothing" if current is None else f"one of shape {tuple(current.shape)}"
         raise RuntimeError(
-            f"summon_full_params cannot write back {type(owner).__name__}.{name}: a parameter of shape "
-            f"{tuple(sharded.shape)} was there, now {found}. Change it in place instead."
+            f"summon_full_params cannot write back {type(owner).__name__}.{name}: the parameter had the shape "
+            f"{tuple(sharded.shape)} and now has {found}. Change it in place instead."
         )
     copy_into(sharded, current.detach(), one.managed.data_dimensions)
     if with_grads:
@@ -179,7 +179,7 @@ def _write_back(one: _Summoned, with_grads: bool) -> torch.Tensor:
     elif current.grad is not None:
         raise RuntimeError(
             f"a backward ran inside summon_full_params and its gradient of {type(owner).__name__}.{name} would be "
-            "lost. Run backward outside of it."
+            "lost. Run backward outside it."
         )
     return current.detach()
 

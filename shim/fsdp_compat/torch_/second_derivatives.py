@@ -61,7 +61,7 @@ def _post_backward_keeping(state: Any, group: Any, post_backward: Callable[..., 
             raise RuntimeError(
                 f"FSDP does not support gradients of gradients: .grad of {param._param_fqn} is part of a graph after "
                 "backward(create_graph=True). Take the first derivative by torch.autograd.grad(..., "
-                "create_graph=True), and call backward() without it on what you make of that."
+                "create_graph=True), and call backward() without it on the result."
             )
     if group.is_unsharded and not is_kept_for_graph(group):
         _forget(group)

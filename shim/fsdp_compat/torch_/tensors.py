@@ -88,7 +88,7 @@ def gathered_copy(tensor: DTensor, data_dimensions: int) -> torch.Tensor:
     placements = [*[Replicate()] * data_dimensions, *left]
     local = _on_mesh_device(tensor).redistribute(placements=placements).to_local().detach()
     names = mesh.mesh_dim_names
-    assert names is not None, "fully_shard takes tensor-parallel parameters over a mesh with names only"
+    assert names is not None, "fully_shard accepts tensor-parallel parameters only over a mesh with dimension names"
     return DTensor.from_local(
         _own_memory(local, tensor),
         mesh[names[data_dimensions:]],

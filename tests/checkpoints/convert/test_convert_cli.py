@@ -47,7 +47,7 @@ def test_text(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"wrote {tmp_path / 'new'}: 2 tensors, 24 bytes, read again and equal to {source}",
-        "  removed _orig_mod. from 2 names, which FSDP2's models do not have",
+        "  removed _orig_mod. from 2 names, which FSDP2 models do not have",
         f'load it with: set_model_state_dict(model, torch.load("{tmp_path / "new"}", mmap=True, '
         'weights_only=True)["model"], options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))',
     ]
@@ -71,7 +71,7 @@ def test_a_dry_run_writes_nothing(to: str, source: Path, tmp_path: Path, capsys:
     count = 1 if to == "safetensors" else 2
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"would write {tmp_path / 'new'}: {count} tensor{'s' * (count > 1)}, {12 * count} bytes"
-    assert "  removed _orig_mod. from 2 names, which FSDP2's models do not have" in lines
+    assert "  removed _orig_mod. from 2 names, which FSDP2 models do not have" in lines
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -97,7 +97,7 @@ def _dangling(path: Path) -> None:
 def test_a_target_that_is_there(make: Callable[[Path], None], to: Target, tmp_path: Path) -> None:
     make(tmp_path / "new")
     said = _refused(_saved(tmp_path / "in.pt", {"w": W}), tmp_path / "new", to)
-    assert said == f"{tmp_path / 'new'}: it already exists, and nothing is overwritten: choose another"
+    assert said == f"{tmp_path / 'new'}: it already exists, and nothing is overwritten: choose another name"
 
 
 def test_a_target_in_the_source(tmp_path: Path) -> None:
@@ -318,7 +318,8 @@ def test_safetensors_keep_one_model(tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", {"g": {"w": W, "v": W}, "d": {"w": W}, "ids": torch.arange(3)})
     said = _refused(source, tmp_path / "new", Target.SAFETENSORS)
     assert said == (
-        "d.w looks like another model than that under g, and safetensors keep one: --leave-out d, or --leave-out g"
+        "d.w looks like a second model besides the one under g, and safetensors can store only one: --leave-out d, "
+        "or --leave-out g"
     )
     done = converted(source, tmp_path / "new", Target.SAFETENSORS, leave_out=("g",))
     assert "left out ids: safetensors keep only the tensors of a model" in done.notes
@@ -344,7 +345,7 @@ def test_wrappers_leave_names(wrapper: str, to: Target, tmp_path: Path) -> None:
     }
     source = _saved(tmp_path / "in.pt", {"model": dict.fromkeys(names, W), "optim": optimizer})
     done = converted(source, tmp_path / "new", to)
-    assert f"removed {wrapper} from 2 names, which FSDP2's models do not have" in done.notes
+    assert f"removed {wrapper} from 2 names, which FSDP2 models do not have" in done.notes
     held = _read(tmp_path / "new", to)
     assert list(held["model"]) == ["a.weight", "b.weight"]
     assert sorted(held["optim"]["state"]) == ["a.weight", "b.weight"]

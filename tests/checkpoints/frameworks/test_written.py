@@ -20,7 +20,7 @@ REFUSED = (
     "and holds no tensors to convert",
     "no tensor is left to write",
     "it contains no model, and safetensors have no optimizer",
-    "looks like another model than that under",
+    "looks like a second model besides the one under",
     "pass the groups (--groups FILE)",
 )
 

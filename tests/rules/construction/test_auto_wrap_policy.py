@@ -171,7 +171,7 @@ def test_ignored_parts_are_no_units() -> None:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        ("return args.choose(module)", "own returns args.choose(module), only known at run time"),
+        ("return args.choose(module)", "own returns args.choose(module), which is only known at run time"),
         ("return {'device_mesh': args.mesh}", "a unit has its own device_mesh"),
         ("return {'sharding_strategy': args.strategy}", "sharding_strategy=args.strategy of a unit is only known at"),
         ("return {'sharding_strategy': ShardingStrategy.NO_SHARD}", "a unit has a strategy that needs a mesh other"),
@@ -181,15 +181,15 @@ def test_ignored_parts_are_no_units() -> None:
         ),
         (
             "args.seen.append(module)\n    return len(args.seen) < 3",
-            "own does something else beside its answer, so the order of its calls may count",
+            "own has side effects, so the order of its calls may matter",
         ),
         (
             "kwargs = {'forward_prefetch': True}\n    args.show(kwargs)\n    return kwargs",
-            "own does something else beside its answer, so the order of its calls may count",
+            "own has side effects, so the order of its calls may matter",
         ),
         (
             "kwargs = {'forward_prefetch': True}\n    kwargs |= args.more\n    return kwargs",
-            "own returns kwargs, only known at run time",
+            "own returns kwargs, which is only known at run time",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_the_loop_of_a_model_with_4_bit_weights_keeps_fsdp1() -> None:
     result = rewrite(wraps + loop)
     assert isinstance(result, Changed)
     assert result.source.decode() == source + loop
-    kept = [found for found in result.findings if "keeps FSDP1, since it has 4-bit weights" in found.message]
+    kept = [found for found in result.findings if "keeps FSDP1 because it has 4-bit weights" in found.message]
     assert {found.rule for found in kept} >= {"FSDP201", "FSDP202"}
     assert {found.level.value for found in kept} == {"info"}
     again = rewrite(result.source)
@@ -140,7 +140,7 @@ def test_the_advice_about_unused_parameters_is_one_that_can_be_followed() -> Non
         assert advised in found.advice
 
 
-TWICE = "wraps this model already, and fully_shard takes a module once"
+TWICE = "wraps this model already, and fully_shard accepts a module only once"
 
 
 @pytest.mark.parametrize(

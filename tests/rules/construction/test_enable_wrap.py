@@ -116,7 +116,7 @@ def test_the_calls_of_one_block_are_native_and_comments_are_kept() -> None:
     ("bound", "body", "others", "reason"),
     [
         ("**args", "model = wrap(model)", {}, "the content of **args is only known at run time"),
-        ("*args", "model = wrap(model)", {}, "not all of its arguments are written by name"),
+        ("*args", "model = wrap(model)", {}, "not all of its arguments are keyword arguments"),
         ("use_orig_params=True", "model = Net()", {}, "no wrap() in this block is known"),
         (
             "use_orig_params=True",
@@ -130,7 +130,7 @@ def test_the_calls_of_one_block_are_native_and_comments_are_kept() -> None:
             {},
             "a wrap() outside of this block may run",
         ),
-        ("device_id=args.next()", "wrap(model)", {}, "args.next() is computed once, and used by each call"),
+        ("device_id=args.next()", "wrap(model)", {}, "args.next() is computed once and used by every call"),
         ("use_orig_params=True", "def late():\n            wrap(model)", {}, "a wrap() in this block runs when its"),
         ("use_orig_params=True, **{}), args.other(", "wrap(model)", {}, "it is not the one context of a block"),
     ],

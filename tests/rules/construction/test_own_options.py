@@ -23,7 +23,7 @@ def told(source: str, others: bytes = WRAP) -> list[str]:
     ],
 )
 def test_an_option_in_another_file_is_a_note(source: str, name: str) -> None:
-    assert told(source) == [f"{name} means nothing under FSDP2, which has no such argument"]
+    assert told(source) == [f"{name} has no effect under FSDP2, which has no such argument"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ FIELD = "@dataclass\nclass Cfg:\n    use_peft: bool = False\n    # of FSDP: limi
 
 
 def test_an_option_that_is_given_to_such_an_argument_alone() -> None:
-    assert told(FIELD, GIVEN) == ["build.py gives use_peft to use_orig_params, which FSDP2 does not have"]
+    assert told(FIELD, GIVEN) == ["build.py passes use_peft to use_orig_params, which FSDP2 does not have"]
     assert told(FIELD, GIVEN + b"def write(cfg):\n    cfg.use_peft = True\n") == told(FIELD, GIVEN)
 
 

@@ -74,15 +74,15 @@ def build(model, args):
 @pytest.mark.parametrize(
     ("bound", "calls", "reason"),
     [
-        ("device_id=0", "return args.apply(make)", "make is not only called, but read in line 7"),
+        ("device_id=0", "return args.apply(make)", "make is called, and also read on line 7"),
         (
             "device_id=0",
             "make = make or FSDP\n    return make(model)",
-            "not every call of it is by one name of this file",
+            "not every call uses one name in this file",
         ),
-        ("device_id=0", "return make(model, **args)", "the call in line 7 does not give the module alone by position"),
-        ("process_group=args.new()", "return make(model)", "args.new() is computed once, and used by each call"),
-        ("*args", "return make(model)", "not all of its arguments are written by name"),
+        ("device_id=0", "return make(model, **args)", "the call on line 7 passes more than the module by position"),
+        ("process_group=args.new()", "return make(model)", "args.new() is computed once and used by every call"),
+        ("*args", "return make(model)", "not all of its arguments are keyword arguments"),
         (
             "device_mesh=args.mesh",
             "return [make(part) for part in args(make(model, sharding_strategy=args.strategy))]",
@@ -91,9 +91,9 @@ def build(model, args):
         (
             "device_id=args.rank",
             "def wrap(args):\n        return make(args)\n    return wrap(model)",
-            "the call in line 8 has other values of the same names",
+            "the call on line 8 has other values under the same names",
         ),
-        ("device_id=0", "return make(model)  # fsdp-migrate: ignore", "the call in line 7 is left alone"),
+        ("device_id=0", "return make(model)  # fsdp-migrate: ignore", "the call on line 7 is unchanged"),
     ],
 )
 def test_calls_that_keep_the_helper(bound: str, calls: str, reason: str) -> None:
@@ -129,7 +129,7 @@ def test_another_file_that_imports_the_partial_keeps_it() -> None:
         model = make(model)
         """
     (found,) = [one for one in findings(source, other="# FSDP\nfrom example import make\n") if one.rule == "FSDP115"]
-    assert found.message.endswith("not every call of it is by one name of this file")
+    assert found.message.endswith("not every call uses one name in this file")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ BOUND = {
     "made": "net = Net()\ndef f():\n    net = Net()\n    net = FSDP(net)\n    return net\n",
     "global": "net = Net()\ndef f():\n    global net\n    net = FSDP(net)\n",
     "nonlocal": "def g(net):\n    def f():\n        nonlocal net\n        net = FSDP(net)\n    return f\n",
-    "nothing outside": "def f():\n    net = FSDP(net)\n    return net\n",
+    "no code outside": "def f():\n    net = FSDP(net)\n    return net\n",
     "class": "net = Net()\nclass T:\n    net = FSDP(net)\n",
     "with": "net = Net()\ndef f():\n    with build() as net:\n        net = FSDP(net)\n    return net\n",
     "match": "net = Net()\ndef f(x):\n    match x:\n        case [net]:\n            net = FSDP(net)\n    return net\n",
@@ -70,7 +70,7 @@ def manual(source: str) -> list[str]:
 def test_a_wrapper_that_is_dropped(source: str) -> None:
     said = manual(source)
     assert len(said) == 1
-    assert said[0].startswith("the wrapper is dropped")
+    assert said[0].startswith("the wrapper is discarded")
 
 
 @pytest.mark.parametrize("source", KEPT.values(), ids=KEPT.keys())

@@ -111,7 +111,7 @@ def test_a_cell_may_await(tmp_path: Path) -> None:
     ("lines", "count", "told"),
     [
         ((WRAP, 'x = "\ud800"\n'), "1", "half of a surrogate pair"),
-        ((WRAP, "model = FSDP(model)\n"), "9" * 5000, "more digits than Python reads"),
+        ((WRAP, "model = FSDP(model)\n"), "9" * 5000, "more digits than Python accepts"),
     ],
 )
 def test_notebooks_that_cannot_be_read_say_why(

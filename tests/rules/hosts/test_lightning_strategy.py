@@ -124,21 +124,21 @@ def test_every_argument_with_a_counterpart() -> None:
         ("num_nodes=4", "precision=args.precision", "no precision that this tool can see"),
         ("num_nodes=4", "**options", "the Trainer's arguments are not all named"),
         ("devices=8", "devices=[0, 1]", "cannot see the number of its devices"),
-        ("Model(3)", "make()", "no LightningModule of this file"),
-        ("trainer.fit(Model(3), data)", "", "no LightningModule of this file"),
-        ("(pl.LightningModule)", "(Base)", "does not extend LightningModule alone"),
+        ("Model(3)", "make()", "no LightningModule in this file"),
+        ("trainer.fit(Model(3), data)", "", "no LightningModule in this file"),
+        ("(pl.LightningModule)", "(Base)", "extends more than LightningModule"),
         ("configure_model", "setup_model", "has no configure_model"),
         ("Net(self.size)", "torch.compile(Net())", "in a way that this tool does not follow"),
-        ("Net(self.size)", "Block()", "is itself of a class of the policy"),
+        ("Net(self.size)", "Block()", "is itself an instance of a class in the policy"),
         ("self.size = size", "self.head = torch.nn.Linear(2, 2)", "self.head of __init__ may have parameters"),
         ("self.size = size", "self.a, self.b = make()", "of __init__ may have parameters"),
         ("self.model(batch)", "self.model(self.size(batch))", "self.size of __init__ may have parameters"),
         ("self.model(batch)", "self.model(self.size.encode(batch))", "self.size of __init__ may have parameters"),
-        ("self.size = size", "setattr(self, 'x', size)", "given modules without an assignment"),
+        ("self.size = size", "setattr(self, 'x', size)", "gets modules without an assignment"),
         ("self.model(batch)", "self.model.head.weight", "in a way that this tool does not follow"),
         ("self.model(batch)", "run(self.model)", "in a way that this tool does not follow"),
         ("self.model(batch)", "self.model.state_dict()", "takes model.state_dict() of shards"),
-        ("from layers import Block, Net", "Net = None", "Block is not a name that configure_model sees"),
+        ("from layers import Block, Net", "Net = None", "Block is not visible to configure_model"),
         ("data)", "isinstance(s, FSDPStrategy))", "its name is used in other places"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_model_that_is_only_passed_on_keeps_the_call(parameter: str, call: str
     ]
     assert ("manual" in {one.level.value for one in found}) == is_kept
     if is_kept:
-        assert "self.backbone is passed on" in found[0].message
+        assert "self.backbone is passed to other code" in found[0].message
 
 
 def test_recomputed_layers_are_wrapped_first() -> None:
@@ -224,4 +224,4 @@ def test_a_number_of_devices_from_another_function_keeps_the_call() -> None:
     source = source.replace("devices=8", "devices=args.n").replace("make_trainer()\n", "make_trainer(x)\n")
     (kept,) = [one for one in findings(source) if one.rule == "FSDP556"]
     assert kept.level.value == "manual"
-    assert "known in another function" in kept.message
+    assert "set in another function" in kept.message

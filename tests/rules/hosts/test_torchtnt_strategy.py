@@ -47,7 +47,7 @@ def test_a_call_moves_with_its_import() -> None:
         ("FSDPStrategy()", "needs modules_to_shard"),
         ("FSDPStrategy(**options)", "not all named"),
         (f"FSDPStrategy({LAYERS}, sharding_strategy='NO_SHARD')", "NO_SHARD has no FSDP2Strategy"),
-        (f"FSDPStrategy({LAYERS}, sharding_strategy=args.strategy)", "only the running program knows"),
+        (f"FSDPStrategy({LAYERS}, sharding_strategy=args.strategy)", "only known at run time"),
         (f"FSDPStrategy({LAYERS}, ignored_modules=[head])", "FSDP2Strategy has no ignored_modules"),
         (f"FSDPStrategy({LAYERS}, mixed_precision=half)", "the dtypes of its mixed_precision"),
         (f"FSDPStrategy({LAYERS})\nprint(FSDPStrategy)", "used in other places"),

@@ -100,7 +100,7 @@ def main(maker, net, batches):
     second = torch.optim.SGD(judge.parameters(), lr=0.1)
     steps(maker, judge, first, second, batches)
 """
-KEEPS = "adds the gradients"
+KEEPS = "while a backward runs through"
 
 
 def kept(source: str, **others: str) -> list[str]:

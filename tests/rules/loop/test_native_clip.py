@@ -115,7 +115,7 @@ def test_ignored_parameters_beside_sharded_ones_raise(ignored: str, limit: str) 
     (found,) = [one for one in findings(source) if one.rule == "FSDP215"]
     assert (found.level.value, found.message) == (
         "manual",
-        "ignored (plain) and sharded parameters are mixed, which raises where both are trained",
+        "ignored (plain) and sharded parameters are mixed, which raises if both are trained",
     )
 
 

@@ -160,7 +160,7 @@ def test_the_shim_computes_and_saves_alike() -> None:
 @pytest.mark.parametrize(
     ("forward", "advice"),
     [
-        ("with torch.no_grad():\n            target(batch)", "if no backward of it ever runs"),
+        ("with torch.no_grad():\n            target(batch)", "if it never runs a backward"),
         ("target(batch).sum().backward()\n        target(batch)", "change the parameters before the forward"),
     ],
 )

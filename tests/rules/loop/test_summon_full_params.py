@@ -269,21 +269,24 @@ EACH = "with FSDP.summon_full_params(model):\n    for p in model.parameters():\n
 @pytest.mark.parametrize(
     ("block", "why"),
     [
-        ("with FSDP.summon_full_params(model):\n    save(model)", "used whole"),
+        ("with FSDP.summon_full_params(model):\n    save(model)", "used as a whole"),
         ("with FSDP.summon_full_params(model):\n    model.init()", "what init does"),
         (EACH + "nn.init.zeros_(p)", "may write"),
         (EACH + "p.normal_()", "normal_ writes"),
-        (EACH + "p += 1", "bound again"),
+        (EACH + "p += 1", "reassigned"),
         (EACH + "p.data = p.data * 2", "p.data is assigned"),
         (EACH + "p[0] = 1", "a part of p is assigned"),
         (EACH + "p.detach().zero_()", "may write"),
         (EACH + "kept.append(p)", "may write"),
         (EACH + "print(p.grad)", "p.grad"),
-        (EACH + "if rank == 0:\n            print(p.sum())", "some ranks alone"),
-        ("with FSDP.summon_full_params(model, rank0_only=True):\n    print(model.weight)", "rank 0 alone"),
+        (EACH + "if rank == 0:\n            print(p.sum())", "only some ranks"),
+        ("with FSDP.summon_full_params(model, rank0_only=True):\n    print(model.weight)", "only rank 0"),
         ("with FSDP.summon_full_params(model, writeback=flag):\n    print(model.weight)", "at run time"),
         ("context = FSDP.summon_full_params(model)\nwith context as c:\n    model.generate()", "stored"),
-        ("context = FSDP.summon_full_params(model)\nmodel = kept\nwith context:\n    model.generate()", "another one"),
+        (
+            "context = FSDP.summon_full_params(model)\nmodel = kept\nwith context:\n    model.generate()",
+            "was reassigned",
+        ),
         ("context = lambda m: FSDP.summon_full_params(m)\nwith context(model):\n    model.generate()", "stored"),
         ("context = FSDP.summon_full_params(model)\nkept(context)\nwith context:\n    model.generate()", "stored"),
         (
@@ -354,6 +357,6 @@ def test_a_method_that_reads_parameters_inside_keeps_the_block() -> None:
             return [(n, p) for n, p in self.model.named_parameters() if n.endswith("weight")]
     """
     (found,) = [one for one in findings(source) if one.rule == "FSDP203"]
-    assert "self.prunable() gives parameters that it gathers, too" in found.message
+    assert "self.prunable() also returns parameters that it gathers" in found.message
     (found,) = [one for one in findings(source.replace("self.prunable()}", "()}")) if one.rule == "FSDP203"]
     assert "full_tensor()" in found.message

@@ -418,9 +418,7 @@ def test_each_rank_of_a_subgroup_that_the_code_makes_cuts_its_own_state(made: st
     (found,) = (
         found for found in findings(f"from build import build\n{load}", None, build=wrap) if found.rule == "FSDP309"
     )
-    assert [("without a broadcast" in one.message, one.level.value) for one in (alone, found)] == [
-        (is_cut, "review")
-    ] * 2
+    assert [("with a broadcast" in one.message, one.level.value) for one in (alone, found)] == [(is_cut, "review")] * 2
     assert ("broadcast_from_rank0" in output(load.replace("\ndef load", f"\n{wrap}\ndef load"))) is not is_cut
 
 

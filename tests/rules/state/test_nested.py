@@ -80,7 +80,9 @@ def test_a_function_that_may_run_after_the_block_keeps_all_of_it(body: str, name
 
 def test_a_model_of_the_function_s_own_is_not_taken_for_the_block_s() -> None:
     body = "        def write(model):\n            torch.save(model.state_dict(), path)\n        write(net)\n"
-    assert messages(BLOCK + body, "FSDP301") == ["model may be another model than the one whose state dict type is set"]
+    assert messages(BLOCK + body, "FSDP301") == [
+        "model may be a different model from the one whose state dict type is set"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def main(nets, i, j):
     with FSDP.state_dict_type(models[i], StateDictType.FULL_STATE_DICT):
         torch.save(models[j].state_dict(), "x")
 """
-    said = ["models[j] may be another model than the one whose state dict type is set"]
+    said = ["models[j] may be a different model from the one whose state dict type is set"]
     assert messages(source, "FSDP301") == said
 
 

@@ -70,7 +70,7 @@ def run(net, train, path):
 )
 def test_a_state_that_is_read_after_more_steps(after: str) -> None:
     def said(before: str, after: str) -> bool:
-        return any("counts on the steps" in one.message for one in findings(LOADED.format(before=before, after=after)))
+        return any("keeps counting steps" in one.message for one in findings(LOADED.format(before=before, after=after)))
 
     assert said("pass", after)
     assert not said(after.replace("return ", "x = "), "return model")

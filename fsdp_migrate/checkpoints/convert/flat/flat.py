@@ -129,7 +129,7 @@ class _Model:
             if math.prod(self._shapes.setdefault(name, known)) != count:
                 raise CannotConvert(
                     f"{self._path}: {name} has {count} elements in {unit.name} and the shape {self._shapes[name]} in "
-                    f"{self._where}, which is of another model"
+                    f"{self._where}, which belongs to another model"
                 )
 
     def _place_told(self, units: list[Unit]) -> None:
@@ -196,7 +196,7 @@ class _Model:
             if name not in self._placed and shape is not None and shape != entry.shape:
                 raise CannotConvert(
                     f"{self._path}: {name} has the shape {entry.shape} here and {shape} in {self._where}, and "
-                    "is not in a flat parameter: it is a slice at an unknown offset, or of another model"
+                    "is not in a flat parameter: it is a slice at an unknown offset, or belongs to another model"
                 )
         if self._template is not None:
             self._notes += contiguous(self._template, self._placed)

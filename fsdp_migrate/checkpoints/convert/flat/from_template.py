@@ -13,7 +13,9 @@ from fsdp_migrate.checkpoints.convert.flat.units import Unit
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
 
 #: Why names and shapes without an order are not enough.
-WHY_ORDER = "in another order elements would silently be assigned to other parameters (k_proj to v_proj, for example)"
+WHY_ORDER = (
+    "in a different order, elements would silently be assigned to other parameters (k_proj to v_proj, for example)"
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ def _why(unit: Unit, members: Sequence[Member], template: Template, ways: Sequen
             advice = f"if {first} and {second} are tied, say so in the template or leave out {second}; "
             break
     return (
-        f"{said} take {' or '.join(map(str, sizes))}: it is of another model, or of one wrapped otherwise; "
+        f"{said} take {' or '.join(map(str, sizes))}: it belongs to another model, or to one that is wrapped "
+        f"differently; "
         f"{advice}{ADVICE}"
     )
 

@@ -78,7 +78,7 @@ def taken(flat: TensorEntry, start: int, shape: tuple[int, ...], name: str) -> T
     count = math.prod(shape)
     parts = tuple(_runs(flat, start, start + count))
     if sum(part.count for part in parts) != count:
-        raise CannotConvert(f"some elements of {name} are missing, or are there twice")
+        raise CannotConvert(f"some elements of {name} are missing or duplicated")
     return TensorEntry(shape, flat.dtype, (Chunk((0,) * len(shape), shape, Runs(parts)),))
 
 

@@ -125,8 +125,8 @@ def contiguous(template: Template, names: Iterable[str]) -> list[str]:
     strided = [name for name in names if name in template.strided]
     if strided:
         raise CannotConvert(
-            f"{template.where}: {strided[0]} is not contiguous (channels_last?), so its elements have another "
-            "order in the flat parameter, which is not supported"
+            f"{template.where}: {strided[0]} is not contiguous (channels_last?), so its elements are ordered "
+            f"differently in the flat parameter, which is not supported"
         )
     tells = template.ordered and not template.parameters_only
     deep = [name for name in names if len(template.shapes.get(name, ())) > 3]
@@ -182,7 +182,7 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Template:
     where = str(checkpoint.path)
     if checkpoint.dangers:
         path, run = checkpoint.dangers[0]
-        raise CannotConvert(f"{path}: loading it would run {run[0]}; do not use it, not even as a template. {ADVICE}")
+        raise CannotConvert(f"{path}: loading it would run {run[0]}; do not use it, even as a template. {ADVICE}")
     if checkpoint.problems:
         raise CannotConvert(f"{where}: it is not complete ({checkpoint.problems[0]}); {ADVICE}")
     if traits.flat_parameters(checkpoint.entries):

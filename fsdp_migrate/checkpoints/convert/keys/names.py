@@ -48,7 +48,7 @@ def cleaned(state: State) -> State:
         return state
     gone = [wrapper for wrapper in WRAPPERS if any(wrapper in name for name in changed)] + [DDP] * ddp
     many = f"{len(changed)} name{'s' * (len(changed) > 1)}"
-    return new.noting(f"removed {', '.join(gone)} from {many}, which FSDP2's models do not have")
+    return new.noting(f"removed {', '.join(gone)} from {many}, which FSDP2 models do not have")
 
 
 def _all_start_with_ddp(state: State) -> bool:

@@ -188,8 +188,8 @@ class Ranks:
         fewer = total - min(vectors, default=total)
         if not self.template.parameters_only and -(-fewer // ranks) == size:
             raise CannotConvert(
-                f"{what} fits with all that {self.template.where} has for it and without some, as the last "
-                f"rank's part is padded: they may be buffers, which it does not mark. {ADVICE}"
+                f"{what} fits all that {self.template.where} has for it, and also fits without some, because the "
+                f"last rank's part is padded: they may be buffers, which it does not mark. {ADVICE}"
             )
 
     def _states_of(self, name: str, held: Sequence[Entries]) -> dict[Key, list[TensorEntry | ValueEntry]]:
@@ -202,7 +202,7 @@ class Ranks:
     def _agreed(self, name: str, inner: Key, parts: Sequence[TensorEntry | ValueEntry]) -> TensorEntry | ValueEntry:
         if len({_content(part) for part in parts}) > 1 and len({_held(part) for part in parts}) > 1:
             shown = ", ".join(dict.fromkeys(map(_shown, parts)))
-            counted = "a rank that did not use the parameter made no step with it, and " * (spelled(inner) == "step")
+            counted = "a rank that did not use the parameter did not update it, and " * (spelled(inner) == "step")
             raise CannotConvert(
                 f"{self.path}: {spelled(inner)} of {name} differs from rank to rank ({shown}): {counted}the state of a "
                 "whole parameter has one value"

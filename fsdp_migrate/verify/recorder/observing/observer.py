@@ -167,7 +167,7 @@ class Observer:
     def on_compile(self) -> None:
         """See :class:`Hooks`."""
         self._hooks.no_reads()
-        self._notes["compile"] = "torch.compile was called: attribute reads after it are known by their names alone"
+        self._notes["compile"] = "torch.compile was called: attribute reads after it are known only by name"
 
     @guarded
     def enter(self, optimizer: Optimizer) -> None:

@@ -15,7 +15,7 @@ from fsdp_rules.file.file import File
 
 #: A call of ``wrap`` in a file that was not parsed.
 WRAPS = re.compile(rb"(?<![\w.])wrap\(|\.wrap\(|import\s+wrap\b")
-UNSEEN = "not every call of it is by one name of this file"
+UNSEEN = "not every call uses one name in this file"
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ def calls_of_partial(partial: cst.Call, file: File) -> list[Bound] | str:
     if not uses or len(bound) != 1 or is_imported(Found(carriers=tuple(uses)), file):
         return UNSEEN
     if (line := _other_line(target, uses, file)) is not None:
-        return f"{target.value} is another object in line {line}, or may be"
+        return f"{target.value} is or may be another object on line {line}"
     found: list[Bound] = []
     for use in uses:
         call = file.parent(use)
         if not isinstance(call, cst.Call) or call.func is not use:
-            return f"{use.value} is not only called, but read in line {file.span(use).line}"
+            return f"{use.value} is called, and also read on line {file.span(use).line}"
         found.append(Bound(call, partial, statement, use.value))
     return next(_beyond(found, file), found)
 
@@ -100,21 +100,21 @@ def _beyond(found: list[Bound], file: File) -> Iterator[str]:
     holder, bound = found[0].holder, found[0].arguments
     gathered = gather(bound, (), file)
     if any(entry.keyword is None and entry.star != "**" for entry in bound.args):
-        yield "not all of its arguments are written by name"
+        yield "not all of its arguments are keyword arguments"
         return
     yield from gathered.reasons
     given = gathered.arguments.values()
     unsteady = next((value for value in given if not is_steady(value, file)), None)
     if unsteady is not None:
-        yield f"{' '.join(file.code(unsteady).split())[:40]} is computed once, and used by each call"
+        yield f"{' '.join(file.code(unsteady).split())[:40]} is computed once and used by every call"
     for one in found:
         if any(entry.star for entry in one.call.args) or len([e for e in one.call.args if e.keyword is None]) != 1:
-            yield f"the call in line {file.span(one.call).line} does not give the module alone by position"
+            yield f"the call on line {file.span(one.call).line} passes more than the module by position"
         if file.suppressions.ignored("FSDP101", one.call) or file.suppressions.gated(one.call) is not None:
-            yield f"the call in line {file.span(one.call).line} is left alone"
+            yield f"the call on line {file.span(one.call).line} is unchanged"
         outer, inner = file.scope(holder), file.scope(one.call)
         hidden = {name.value for value in given for name in names_in(value)}
         while inner != outer and inner:
             if any((inner, name) in file.bindings.found for name in hidden):
-                yield f"the call in line {file.span(one.call).line} has other values of the same names"
+                yield f"the call on line {file.span(one.call).line} has other values under the same names"
             inner = inner.rpartition(".")[0]

@@ -24,7 +24,7 @@ def beyond_native(plan: ShardPlan, file: File) -> Iterator[str]:
     if plan.on_meta:
         yield "units have their own arguments, and the model may be on the meta device"
     if plan.spread is not None:
-        yield "units have their own arguments, and the model has those of a dictionary"
+        yield "units have their own arguments, and the model's arguments come from a dictionary"
     whole = known_strategy(file.value(plan.arguments.get("sharding_strategy", cst.Name("None"))), file)
     alike = HYBRID if whole in HYBRID else {"FULL_SHARD", "SHARD_GRAD_OP"}
     if contract.strategies and not (whole in alike and contract.strategies <= alike):

@@ -14,7 +14,9 @@ from fsdp_rules.project.value_facts import NONE
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
-SEEDED = "assumes all ranks build the same weights, though the seed differs by rank: FSDP2 cuts shards in other places"
+SEEDED = (
+    "assumes all ranks build the same weights, although the seed differs by rank: FSDP2 cuts shards in other places"
+)
 SAME_SEED = "seed all ranks alike until the model is built, or broadcast rank 0's weights before they are sharded"
 BUILT = "each rank seeds its weights differently, and without sync_module_states FSDP1 trains a part of each"
 

@@ -67,10 +67,10 @@ def follow(value: cst.BaseExpression, file: File) -> tuple[Strategies, str]:
     if found.unknown:
         return choices, f"sharding_strategy={brief(file.code(value))} is only known at run time"
     if any(leaf.early and choices.kinds.get(leaf.node) in MESHED for leaf in given):
-        return choices, f"{brief(file.code(value))} is made before a mesh can be: no process group exists there"
+        return choices, f"{brief(file.code(value))} is made before a process group exists, so no mesh can be made there"
     other = next(readers(found, file), None)
     if other is not None:
-        return choices, f"{other.value} is read in line {file.span(other).line} too"
+        return choices, f"{other.value} is also read on line {file.span(other).line}"
     if is_imported(found, file):
         return choices, f"another file imports what {brief(file.code(value))} reads"
     return choices, ""

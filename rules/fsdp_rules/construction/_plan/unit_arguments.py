@@ -101,7 +101,7 @@ def of_slot(slot: Slot, file: File) -> Units:
 def units_of(function: Function, name: str, file: File) -> Units:
     """What ``function``, called ``name``, says of modules."""
     if _changes_something(function, file):
-        return Units(reason=f"{name} does something else beside its answer, so the order of its calls may count")
+        return Units(reason=f"{name} has side effects, so the order of its calls may matter")
     tests: list[cst.BaseExpression] = []
     given: list[tuple[cst.BaseExpression, dict[str, cst.BaseExpression]]] = []
     certain = isinstance(function, cst.FunctionDef) and _is_bool(function.returns)
@@ -114,7 +114,7 @@ def units_of(function: Function, name: str, file: File) -> Units:
             elif (certain or _is_test(node)) and not found.unknown:
                 tests.append(node)
             else:
-                return Units(reason=f"{name} returns {brief(file.code(node), 40)}, only known at run time")
+                return Units(reason=f"{name} returns {brief(file.code(node), 40)}, which is only known at run time")
     return Units(function, tuple(tests), tuple(given))
 
 

@@ -27,7 +27,7 @@ def unusable(call: cst.Call, module: cst.BaseExpression, file: File) -> Iterator
         yield Diagnosis(
             call,
             Level.MANUAL,
-            f"the wrapper is dropped, and FSDP1 gathers no parameters of {brief(name)} itself unless it is called",
+            f"the wrapper is discarded: FSDP1 gathers the parameters of {brief(name)} only if the wrapper is called",
             f"assign it, as in {name} = ..., or remove the call, then run this tool again",
             claims=(call.func,),
         )

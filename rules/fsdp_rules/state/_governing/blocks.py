@@ -62,7 +62,7 @@ SUMMONED = Problem(
     "call get_model_state_dict(...) outside of summon_full_params",
 )
 YIELDS = Problem(
-    "this block yields, and the code that takes the state is one this tool cannot see",
+    "this block yields, and this tool cannot see the code that takes the state",
     "pass StateDictOptions(...) to get_model_state_dict in that code and remove this context manager",
 )
 
@@ -96,7 +96,7 @@ def _problems(block: cst.With, file: File) -> Iterator[Problem]:
     for context in contexts:
         for user in _opaque(context.subject, block, file) if context.subject is not None else ():
             yield Problem(
-                f"{user} gets the model under {context.kind.value} and uses the state in code this tool cannot see",
+                f"{user} gets the model under {context.kind.value}, and uses the state in code this tool cannot see",
                 "pass the state to it as an argument: get_model_state_dict(model, options=...)",
             )
 
@@ -122,7 +122,7 @@ def _problems_of_call(site: StateSite, block: cst.With) -> Iterator[Problem]:
     advice = _advice(site.state.name)
     if same is Same.UNSURE:
         name = site.file.code(site.model)
-        yield Problem(f"{name} may be another model than the one whose state dict type is set", advice)
+        yield Problem(f"{name} may be a different model from the one whose state dict type is set", advice)
     later = escaping(site.call, block, site.file)
     if later:
         yield Problem(

@@ -94,7 +94,7 @@ def state_call(call: cst.Call, file: File) -> StateCall | None:
         return _static(call, known.rpartition(".")[2], file)
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("state_dict", "load_state_dict"):
         found = _method(call, call.func.value, call.func.attr.value)
-        other = f"{file.code(call.func.value)} may be another object as well, with its own {found.name}"
+        other = f"{file.code(call.func.value)} may also be another object with its own {found.name}"
         return replace(found, problem=other) if known_as("mixed", call.func, file) else found
     return None
 

@@ -124,7 +124,7 @@ class StateSite:
             return found
         if shown == {Kind.FULL.value}:
             return Governing()
-        return Governing(problem=f"the traced run has {', '.join(sorted(shown))} in force here, set elsewhere")
+        return Governing(problem=f"in the traced run, {', '.join(sorted(shown))} is set elsewhere and applies here")
 
     def _settings(self) -> Governing:
         if self.enclosing is not None:

@@ -21,11 +21,11 @@ from fsdp_rules.verdict.sentence import sentence
 
 HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}
 CLOSURELESS = (
-    "torch may call the step of this optimizer with closure=None, which it does not take, or run its step hooks"
+    "torch may call the step of this optimizer with closure=None, which it does not accept, or run its step hooks"
 )
 COMPARE = "compare the keys, dtypes and peak memory of a first save with those of FSDP1"
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
-SCHEDULED = '. If a scheduler saved "initial_lr" in the groups, set it in those of the new optimizer first'
+SCHEDULED = '. If a scheduler saved "initial_lr" in the groups, set it in the groups of the new optimizer first'
 
 #: What the state of one parameter is called in a loop, the first that is free.
 STATE_NAMES = ("state", "param_state", "held_state")

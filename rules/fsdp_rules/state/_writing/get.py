@@ -32,19 +32,20 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.sentence import sentence
 
 #: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
-OF_ALL = "assumes the model's process_group contains every rank (only rank 0 of all ranks gets the state)"
-ALONE = "rank 0 alone reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
-COPIED = "copies it (FSDP1's is a copy, FSDP2's changes with the next step)"
+OF_ALL = "assumes the model's process_group contains every rank (only global rank 0 gets the state)"
+ALONE = "only rank 0 reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
+COPIED = "copies the state (FSDP1 returns a copy, FSDP2's state changes with the next step)"
 OBJECTS = "get_optimizer_state_dict raises where an optimizer's groups hold a torch.dtype or torch.device, as here"
-LIVE = "under NO_SHARD it shares its tensors with FSDP1's optimizer, and what is kept changes with the next step"
+LIVE = "under NO_SHARD it shares tensors with FSDP1's optimizer, so a kept state changes with the next step"
 AS_MEANT = (
-    "to get what was meant, take copy.deepcopy(get_optimizer_state_dict(model, optimizer)), which no step changes. "
-    "FSDP1's numbers come with --to shim alone"
+    "to get the intended behaviour, use copy.deepcopy(get_optimizer_state_dict(model, optimizer)), which no step "
+    "changes. "
+    "Only --to shim keeps FSDP1's numbers"
 )
 NOT_LIVE = "assumes it is not loaded in this run under NO_SHARD, where FSDP1's changes with the next step"
 UNSTEPPED = (
-    "get_optimizer_state_dict makes a step of an optimizer that has made none, with a learning rate of 0, which Adam "
-    "counts, and this may run before the first (FSDP1: the state is empty)"
+    "before the first step, get_optimizer_state_dict runs one with a learning rate of 0, which Adam counts, and "
+    "this call may be that early (FSDP1: the state is empty)"
 )
 #: The step counters of an optimizer are no DTensors: a gathered state shares them with the optimizer.
 COUNTERS = " and value.dim() == 0"
@@ -81,7 +82,7 @@ class Taking(Writer):
             self.notes.append(gathered.note)
         if self.state.action is Action.GET_MODEL and not self.site.rank_zero_reads and self._has_own_group(gathered):
             if self.file.project.values.has_subgroup:
-                return refuse(self.state, "only rank 0 of all ranks would get the state, and the model has a subgroup")
+                return refuse(self.state, "only global rank 0 would get the state, and the model uses a subgroup")
             self.notes.append(OF_ALL)
         if self.full is False and is_pickled(self.state.call, self.file):
             self.notes.append("each rank's file has DTensors (FSDP1 without a device_mesh: ShardedTensors)")

@@ -60,11 +60,13 @@ class Putting(Writer):
             if is_ranked:
                 self.notes.append(OF_A_RANK)
             if self.block is None and self.site.is_under_rank_zero:
-                return refuse(self.state, "rank 0 alone reaches it, and a sharded model is loaded on every rank")
+                return refuse(self.state, "only rank 0 reaches it, and a sharded model is loaded on every rank")
             grouped = not own and "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
             if grouped and self.file.project.values.has_subgroup:
                 # Rank 0 has no part in another group: each rank cuts its own state, as under FSDP1.
-                self.notes.append("assumes the state has all names, since no name is missed without a broadcast")
+                self.notes.append(
+                    "assumes the state has all names, because missing names are only reported with a broadcast"
+                )
             elif not own:
                 settings["broadcast_from_rank0"] = full
                 self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
@@ -73,7 +75,7 @@ class Putting(Writer):
                         "assumes the model's process_group contains every rank, since rank 0 sends to all"
                     )
             if "offload" in self.file.project.flags:
-                self.notes.append("assumes the model's saved buffers are on the CPU like its offloaded parameters")
+                self.notes.append("assumes the model's saved buffers are on the CPU, like its offloaded parameters")
         elif is_unpickled(state, self.file):
             self.notes.append(
                 "assumes files of ShardedTensors (FSDP1 without a device_mesh) are converted first (FSDP401)"
