@@ -43,9 +43,9 @@ CHAPTERS = {
     "9": "Beyond reach",
 }
 VERDICTS = """\
-- **exact**: FSDP2 says it in its own words, with the same numbers.
+- **exact**: FSDP2 has its own form, with the same numbers.
 - **emulated**: the same numbers, with a helper of `fsdp_compat` or a few statements.
-- **no-op**: FSDP2 always or never does it; there is nothing to say.
+- **no-op**: FSDP2 always or never does it, so nothing is needed.
 - **refused**: reported with advice, never dropped silently."""
 
 
@@ -160,7 +160,7 @@ def _index(known: list[Page]) -> Iterator[str]:
 
 
 def _coverage(listed: tuple[Entry, ...]) -> Iterator[str]:
-    yield "# What becomes of every FSDP1 name"
+    yield "# Every FSDP1 name and its FSDP2 equivalent"
     yield ""
     yield "Every argument, method, field and value of torch's FSDP1 has one verdict for the rewriter"
     yield "(`fsdp-migrate rewrite`) and one for the shim (`fsdp_compat`). A test reads torch's own signatures and"
@@ -187,7 +187,7 @@ def _coverage(listed: tuple[Entry, ...]) -> Iterator[str]:
 
 
 def _features() -> Iterator[str]:
-    yield "# What FSDP2 was asked for, and what shows it"
+    yield "# Requested FSDP2 features and their tests"
     yield ""
     yield "Two lists say what people miss when they leave FSDP1: the work list of FSDP2's eager mode (pytorch#120003)"
     yield "and the feature table of Composer's move to FSDP2. Each row is something that `fsdp_compat` does, with the"
@@ -208,9 +208,9 @@ def _costs() -> Iterator[str]:
     yield "# What it costs"
     yield ""
     yield from _paragraph(
-        "A Llama-like model is written for FSDP1 (benchmarks/llama.py), rewritten to native FSDP2 and to the shim, and "
-        "the three are trained in turns in the same processes. The figures are ratios to FSDP1 in the same run: 1 is "
-        "the same, less is better. `make bench` repeats it, and uses the GPUs of a machine that has some."
+        "A Llama-like model is written for FSDP1 (benchmarks/llama.py) and rewritten to native FSDP2 and to the "
+        "shim. The three are trained in turn in the same processes. The figures are ratios to FSDP1 in the same "
+        "run: 1 is the same, less is better. `make bench` repeats this, and uses GPUs if the machine has any."
     )
     yield ""
     yield from _paragraph(
@@ -233,7 +233,8 @@ def _costs() -> Iterator[str]:
         f"A browser opens the report of {opened['findings']:,} findings ({opened['bytes'] / 1e6:.1f} MB) in "
         f"{middle['loaded']} (median of {opened['rounds']} rounds, {times['loaded']['least']:.0f} to "
         f"{times['loaded']['most']:.0f} ms) and shows its first contents after {middle['drawn']}. Its main thread "
-        f"works {middle['main_thread']}, a filter takes {middle['filter']} and a search {middle['search']}. Measured "
+        f"is busy for {middle['main_thread']}, a filter takes {middle['filter']} and a search {middle['search']}. "
+        f"Measured "
         f"on {opened['date']} on {opened['machine']['cores']} cores with other work (load average "
         f"{opened['load_average'][0]:g}). "
         "`make bench-report` repeats it."
@@ -274,9 +275,9 @@ def _costs_on_a_gpu() -> Iterator[str]:
     yield from _paragraph(
         f"Measured on {found['date']} with {found['ranks']} processes that share one {found['machine']['device']}, "
         f"NCCL over sockets, torch {found['versions']['torch']}, medians of {found['rounds']} rounds by the clock. The "
-        "collectives of ranks that share a GPU take turns with their kernels: these times show no overlap, nor what "
-        "ranks take that have a GPU each. Memory is the peak of the allocator of torch. What more variants and "
-        "GPUs cost is not measured: `make bench` runs them on a machine that has some."
+        "collectives of ranks that share a GPU take turns with their kernels, so these times do not show overlap, "
+        "nor the times of ranks with one GPU each. Memory is the peak of torch's allocator. Other variants and "
+        "more GPUs were not measured; `make bench` runs them if the machine has GPUs."
     )
     for name, variant in found["variants"].items():
         yield from ("", f"### {name} on a GPU", "", *_variant(variant, "wall"))
@@ -288,7 +289,7 @@ def _variant(variant: Mapping[str, Any], clock: str) -> Iterator[str]:
     loops = sum(after[part] - before[part] for part in ("clip", "update"))
     equal = "are equal bit for bit" if variant["same_losses"] else "are not all equal"
     yield from _paragraph(
-        f"Before clipping the losses of all three {equal}. Clipping and the optimizer's step, which see DTensors, add "
+        f"Before clipping the losses of all three {equal}. Clipping and the optimizer's step work on DTensors and add "
         f"{loops:,} Python calls to a step of native FSDP2."
     )
     yield from ("", "| | FSDP1 | native FSDP2 | shim |", "|---|---|---|---|")
@@ -299,7 +300,7 @@ def _variant(variant: Mapping[str, Any], clock: str) -> Iterator[str]:
     peaks = variant["peak_to_fsdp1"]
     yield f"| peak memory | {variant['peak_mib']['fsdp1']:.0f} MiB | {peaks['native']:.2f} | {peaks['shim']:.2f} |"
     shares = [f"{calls[side] / calls['fsdp1']:.2f}" for side in ("native", "shim")]
-    yield f"| functions that Python calls in a step | {calls['fsdp1']:,} | {' | '.join(shares)} |"
+    yield f"| Python function calls in a step | {calls['fsdp1']:,} | {' | '.join(shares)} |"
     collectives = [str(sum(variant["collectives"][side].values())) for side in ("fsdp1", "native", "shim")]
     yield f"| collectives of forward and backward (count) | {' | '.join(collectives)} |"
 

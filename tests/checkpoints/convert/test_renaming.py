@@ -86,4 +86,4 @@ def test_a_function_that_fails_is_named(
 def test_other_formats_keep_their_names(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("names.json").write_text("{}")
     assert _converted(source, "names.json", "--to", "full") == 2
-    assert "--names goes with --to safetensors" in capsys.readouterr().err
+    assert "--names needs --to safetensors" in capsys.readouterr().err
