@@ -62,7 +62,7 @@ def test_nothing_moves_where_no_wrap_does(
     assert main(["rewrite", "."]) == 1
     said = capsys.readouterr().out
     assert (tmp_path / "train.py").read_text() == USES
-    assert "unchanged: no wrap of this project is rewritten: the one in wrapping.py" in said
+    assert "unchanged: no wrap in this project is rewritten: the one in wrapping.py" in said
     assert said.count("train.py:") == 1, "one finding for the file, not one for each line"
     lines = [line for line in (tmp_path / "wrapping.py").read_text().splitlines() if "TODO(fsdp-migrate" not in line]
     assert lines == wrapping.splitlines()

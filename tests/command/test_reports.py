@@ -59,7 +59,7 @@ def test_exit_codes(result: RunResult, code: int) -> None:
     [
         (run(), "10 files read, no FSDP1 code found. Nothing to do."),
         (run(Changed(b""), diff=True), "(setup.py). Next: fsdp-migrate rewrite 'src dir'"),
-        (run(Changed(b"")), "compare the losses; fsdp-migrate undo 'src dir' puts the old files back."),
+        (run(Changed(b"")), "compare the losses; fsdp-migrate undo 'src dir' restores the old files."),
         (run(Changed(b"", (finding(Level.MANUAL),))), "Next: fsdp-migrate next 'src dir'"),
         (run(Unchanged((finding(Level.MANUAL),))), "do these by hand, then run the same command again."),
         (run(Failed("x")), "1 file could not be processed. Next: fix these files, then run the same command again."),
@@ -111,7 +111,7 @@ def test_a_new_dependency_is_named_in_every_report(diff: bool) -> None:
     result = run(
         Changed(needs, safe), Changed(has, safe), Changed(b"# import fsdp_compat\nfsdp_compat = 1\n"), diff=diff
     )
-    said = "fsdp-compat has to be installed: 2 files now import fsdp_compat. "
+    said = "Install fsdp-compat where the code trains: 2 files now import fsdp_compat. "
     assert said in summary.paragraph(result)
     step = "Install fsdp-compat where the code trains: 2 files now import fsdp_compat."
     assert guide.next_steps(result) == [step]

@@ -203,7 +203,7 @@ WRONG = (
     ("[tool.fsdp-migrate]\nxyz = 1\n", "has no setting 'xyz': the settings are select, ignore, to,"),
     ("[tool.fsdp-migrate]\nexclude = 'old.py'\n", "exclude = 'old.py': must be a list of patterns as in .gitignore"),
     ("[tool.fsdp-migrate]\ninclude = [1]\n", "include = [1]: must be a list of patterns"),
-    ("[tool.fsdp-migrate]\nextend-exclude = ['!']\n", "has the pattern '!', which is not as in .gitignore"),
+    ("[tool.fsdp-migrate]\nextend-exclude = ['!']\n", "has the pattern '!', which .gitignore does not allow"),
     ("[tool.fsdp-migrate]\nper-file-ignores = ['a.py']\n", "must be a table of patterns, each with rule ids"),
     ("[tool.fsdp-migrate.per-file-ignores]\n'a.py' = 'FSDP1'\n", "'a.py' = 'FSDP1': must be a list of rule ids"),
     ("[tool.fsdp-migrate]\nselect = 'FSDP1'\n", "select = 'FSDP1': must be a list of rule ids"),

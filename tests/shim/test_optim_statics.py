@@ -158,7 +158,7 @@ def given_states(rank: int, world_size: int) -> None:
     assert_states(again["state"], expected["state"])
     with pytest.raises(ValueError, match="Invalid parameter keys"):
         FSDP.rekey_optim_state_dict({"state": {0: {}, "a": {}}, "param_groups": []}, names, reference, optim=plain)
-    with pytest.raises(ValueError, match="holds no parameter 'a'"):
+    with pytest.raises(ValueError, match="has no parameter 'a'"):
         FSDP.rekey_optim_state_dict({"state": {"a": {}}, "param_groups": []}, numbers, reference, optim=plain)
 
 

@@ -271,5 +271,5 @@ def test_optimizers_of_other_models(pool: Pool) -> None:
 
 
 def test_relinking_no_optimizer_says_what_to_do() -> None:
-    with pytest.raises(TypeError, match=r"takes an optimizer and got NoneType\. Call it below the line that builds"):
+    with pytest.raises(TypeError, match=r"takes an optimizer and got NoneType\. Call it after the line that builds"):
         relink_optimizer(None, nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -141,10 +141,10 @@ def test_a_sure_answer_that_the_run_contradicts_is_an_error(rewritten: Rewritten
     code, _, printed = rewritten(TRAIN, record(TRAIN, {("net.clip", "net"): {"module": 2}}))
     assert code == 1
     assert (
-        "manual: net is a sharded model to this tool, since its function wraps it further up, on every way to this "
+        "manual: net is a sharded model according to this tool (its function wraps it earlier, on every path to this "
         in printed
     )
-    assert "place, but was none in 2 of 2 runs of this line (module)" in printed
+    assert "place), but it was not in 2 of 2 runs of this line (module)" in printed
 
 
 def test_a_model_whose_steps_use_all_of_it_needs_no_zeros(rewritten: Rewritten) -> None:
@@ -163,7 +163,7 @@ def test_a_model_whose_steps_use_all_of_it_needs_no_zeros(rewritten: Rewritten) 
         ("FULL_STATE_DICT", "safe: get_model_state_dict returns the state"),
         (
             "SHARDED_STATE_DICT",
-            "manual: state_dict cannot be rewritten: the traced run has SHARDED_STATE_DICT in force",
+            "manual: state_dict cannot be rewritten: in the traced run, SHARDED_STATE_DICT is set elsewhere",
         ),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_file_that_has_changed_is_not_judged_by_the_run(rewritten: Rewritten) 
     other = TRAIN.replace("path)", "path) ")
     _, text, printed = rewritten(other, record(TRAIN, {("torch.save", "thing"): {"model": 40}}))
     assert "thing.module" in text
-    assert "train.py: has changed since it was traced, so that what the run showed of it is not used" in printed
+    assert "train.py: has changed since it was traced, so its record is not used" in printed
 
 
 def test_the_report_has_the_share_that_the_run_decides(rewritten: Rewritten) -> None:

@@ -54,7 +54,7 @@ def test_what_fails_is_kept_gone_on_with_and_taken_back(project: Path, capsys: p
     # Nothing is put back over work that is neither.
     (project / "train.py").write_text(moved + "# mine\n", encoding="utf-8")
     assert main(["migrate", "--abort"]) == 2
-    assert "train.py: changed since; nothing is put back" in capsys.readouterr().err
+    assert "train.py: changed since, so nothing is restored" in capsys.readouterr().err
     assert (project / "train.py").read_text(encoding="utf-8") == moved + "# mine\n"
     (project / "train.py").write_text(moved, encoding="utf-8")
     assert main(["migrate", "--abort"]) == 0

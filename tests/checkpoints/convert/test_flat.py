@@ -181,7 +181,7 @@ def test_slices_without_shapes_are_refused(slices: dict[int, Path]) -> None:
 def test_several_parameters_need_their_order(name: str, slices: dict[int, Path], tmp_path: Path) -> None:
     with pytest.raises(
         CannotConvert,
-        match="does not contain their order; in another order elements would silently be assigned to other",
+        match="does not contain their order; in a different order, elements would silently be assigned to other",
     ):
         _unflattened(slices[2] / name, as_safetensors(model_of(name), tmp_path))
 

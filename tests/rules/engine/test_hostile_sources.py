@@ -286,7 +286,7 @@ def test_a_form_feed_before_a_statement_is_named(tmp_path: Path, feed: str, caps
     source = (WRAP + f"\ndef build(model):\n    model.eval()\n{feed}    return FSDP(model)\n").encode()
     compile(source, "train.py", "exec", dont_inherit=True)
     assert _rewritten(tmp_path, source) == (2, source)
-    assert "line 5: a form feed is in front of a statement" in capsys.readouterr().err
+    assert "line 5: a form feed precedes a statement" in capsys.readouterr().err
 
 
 def test_a_form_feed_on_a_line_of_its_own_is_kept(tmp_path: Path) -> None:
