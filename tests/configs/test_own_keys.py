@@ -196,7 +196,7 @@ def test_settings_that_the_code_gives_to_fsdp1_are_no_framework_s_whatever_they_
     source = source.replace("DataParallel as FSDP", "DataParallel as FSDP, ShardingStrategy")
     found = said({"net.py": source, "conf.yaml": config})
     assert found["conf.yaml"] == [
-        "sharding_strategy: SHARD_GRAD_OP is read by code that takes the same names after a rewrite"
+        "sharding_strategy: SHARD_GRAD_OP is read by code that still accepts these names after a rewrite"
     ]
     result = rewrite_tree({"conf.yaml": config.encode()})["conf.yaml"]
     assert isinstance(result, Changed) and b"reshard_after_forward: false" in result.source
