@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 
-from fsdp_rules.ir.operations import At, Body, Call, Display, GetAttribute, SetAttribute, SetItem
+from fsdp_rules.ir.operations import At, Body, Call, Copy, Display, GetAttribute, Narrowed, SetAttribute, SetItem
 from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.library import table
-from fsdp_rules.values.tensor_reads import PUTS, TensorReads, are_apart, is_again, is_in, same_values
+from fsdp_rules.values.tensor_reads import PUTS, TensorReads, are_apart, is_again, is_in
 from fsdp_rules.values.wrapped_modules import parts_of
 
 _NAMING = frozenset({"add_module", "register_module"})
@@ -30,6 +30,39 @@ def doubled_modules(machine: Interpreter) -> frozenset[Site]:
     return frozenset(one for one in found if one is not None)
 
 
+class _Uses:
+    """Which operations of a body put values somewhere or copy them, by the values; each body is read once."""
+
+    def __init__(self, body: Body) -> None:
+        self.readers: dict[int, list[int]] = defaultdict(list)
+        self.copies: dict[int, list[int]] = defaultdict(list)
+        self.methods: dict[int, GetAttribute] = {}
+        self.set_at: dict[tuple[int, str], int] = {}
+        for place, one in enumerate(body.operations):
+            match one:
+                case Copy() | Narrowed():
+                    self.copies[one.of].append(one.to)
+                case GetAttribute():
+                    self.methods[one.to] = one
+                case SetAttribute():
+                    self.readers[one.value].append(place)
+                    self.set_at[one.of, one.name] = place
+                case SetItem():
+                    self.readers[one.value].append(place)
+                case Call():
+                    for value in {*one.args, *(given for _, given in one.keywords)}:
+                        self.readers[value].append(place)
+
+    def same(self, value: int) -> set[int]:
+        """``value``, and what may be the same by another number."""
+        found, pending = {value}, [value]
+        while pending:
+            more = set(self.copies.get(pending.pop(), ())) - found
+            found |= more
+            pending += more
+        return found
+
+
 class _Search:
     def __init__(self, machine: Interpreter) -> None:
         self._machine = machine
@@ -41,6 +74,7 @@ class _Search:
                 if isinstance(one, Call):
                     self._made[body.path, one.at].update(self._names(body, one.of))
         self._is_module = cache(self._may_be_module)
+        self._uses = cache(_Uses)
         self._placed: dict[tuple[Body, int], int] = {}
 
     def doubled(self) -> Iterator[tuple[set[Obj], set[Obj]]]:
@@ -50,7 +84,11 @@ class _Search:
             given |= {one.to: (0, set()) for one in body.operations if isinstance(one, Call)}
             for place, one in enumerate(body.operations):
                 owners = self._modules(body, one.of) if isinstance(one, GetAttribute) else set()
-                if isinstance(one, GetAttribute) and owners and not _is_replaced(body, place, one):
+                if (
+                    isinstance(one, GetAttribute)
+                    and owners
+                    and self._uses(body).set_at.get((one.of, one.name), -1) < place
+                ):
                     given[one.to] = (1, owners)
             for value, (times, owners) in given.items():
                 if (modules := self._modules(body, value)) and times + self._times(body, value) > 1:
@@ -61,7 +99,7 @@ class _Search:
         if (body, value) not in self._placed:
             self._placed[body, value] = 0
             places: dict[tuple[int, str], tuple[int, int, int]] = {}
-            for name in same_values(body, value):
+            for name in self._uses(body).same(value):
                 for place, label, times in self._places(body, name):
                     times *= 1 + is_again(body, value, place)
                     if not any(are_apart(body, other, by, place, name) for other, by, _ in places.values()):
@@ -70,14 +108,15 @@ class _Search:
         return self._placed[body, value]
 
     def _places(self, body: Body, value: int) -> Iterator[tuple[int, tuple[int, str], int]]:
-        methods = {one.to: one for one in body.operations if isinstance(one, GetAttribute)}
-        for place, one in enumerate(body.operations):
-            if isinstance(one, SetAttribute) and one.value == value:
+        methods = self._uses(body).methods
+        for place in self._uses(body).readers.get(value, ()):
+            one = body.operations[place]
+            if isinstance(one, SetAttribute):
                 is_name = bool(self._modules(body, value)) and bool(self._modules(body, one.of))
                 yield place, (one.of, one.name), int(is_name)
-            elif isinstance(one, SetItem) and one.value == value:
+            elif isinstance(one, SetItem):
                 yield place, (place, ""), self._times_in(body, one.of)
-            elif isinstance(one, Call) and value in (*one.args, *(given for _, given in one.keywords)):
+            elif isinstance(one, Call):
                 method = methods.get(one.of)
                 if method is not None and method.name in PUTS:
                     yield place, (place, ""), self._times_in(body, method.of)
@@ -130,9 +169,3 @@ class _Search:
 
     def _names(self, body: Body, value: int) -> set[str]:
         return {one.data for one in self._reads.held(body, value) if one.kind is Kind.EXTERN}
-
-
-def _is_replaced(body: Body, place: int, read: GetAttribute) -> bool:
-    """Whether something else gets the name of what was read at ``place``, which may have moved."""
-    later = (one for one in body.operations[place:] if isinstance(one, SetAttribute))
-    return any((one.of, one.name) == (read.of, read.name) for one in later)

@@ -138,7 +138,7 @@ class TensorReads:
         self._running.add((body, value))
         kept: list[tuple[int, int]] = []
         total = 0
-        readers, names = self.readers(body), same_values(body, value)
+        readers, names = self.readers(body), _names(body, value)
         for place, times, name in sorted((*reader, one) for one in names for reader in readers.get(one, ())):
             if not any(are_apart(body, *other, place, name) for other in kept):
                 kept.append((place, name))
@@ -147,7 +147,7 @@ class TensorReads:
         return total
 
 
-def same_values(body: Body, value: int) -> set[int]:
+def _names(body: Body, value: int) -> set[int]:
     """``value``, and what may be the same by another number."""
     same = {value}
     for one in body.operations:
