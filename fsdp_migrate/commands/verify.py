@@ -64,6 +64,10 @@ class _Group(click.Group):
         return super().parse_args(context, args)
 
 
+_REPORT = click.option("--report", metavar="FILE", shell_complete=complete_files, multiple=True,
+                       help="Write a report, .html, .json or .md; may be repeated.")  # fmt: skip
+
+
 def _recording_options(function: Any) -> Any:
     for option in (
         click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Steps to record."),
@@ -90,13 +94,7 @@ def verify() -> None:
 @click.option("--after-dir", metavar="DIR", type=Named(path_type=Path, exists=True, file_okay=False))
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
 @click.option("--repeat/--no-repeat", default=True, help="Run the code before twice to measure noise (default: yes).")
-@click.option(
-    "--report",
-    metavar="FILE",
-    shell_complete=complete_files,
-    multiple=True,
-    help="Write a report, .html, .json or .md; may be repeated.",
-)
+@_REPORT
 @click.option("--keep", metavar="DIR", type=Named(path_type=Path), help="Keep copies, recordings and logs there.")
 @click.option(
     "--link",
@@ -204,6 +202,13 @@ def run(
 @click.argument("out", metavar="OUT", type=Named(path_type=Path))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
+@click.option(
+    "--rounded",
+    nargs=2,
+    metavar="BEFORE AFTER",
+    type=Named(path_type=Path),
+    help="Round as these two recordings differ first, to show compare how far that carries.",
+)
 @_recording_options
 @CPU
 @FORMAT
@@ -211,6 +216,7 @@ def record(
     out: Path,
     command: tuple[str, ...],
     stop: bool,
+    rounded: tuple[Path, Path] | None,
     steps: int,
     seed: int | None,
     deep: int,
@@ -224,6 +230,8 @@ def record(
     """
     from fsdp_migrate.report.document import document
     from fsdp_migrate.report.summary import count
+    from fsdp_migrate.verify.compare.noise import NO_ROUNDING
+    from fsdp_migrate.verify.comparison import shown_by
     from fsdp_migrate.verify.recorder.orders import Orders
     from fsdp_migrate.verify.recording.read import read
     from fsdp_migrate.verify.recording.recording import BadRecording, OtherRanks
@@ -233,10 +241,13 @@ def record(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise click.UsageError(f"{out} is not an empty folder: recordings are not mixed")
-    out.mkdir(parents=True, exist_ok=True)
-    orders = Orders(str(out.resolve()), steps, stop, deep, seed, cpu=cpu)
     with shown() as progress:
         try:
+            given = shown_by(*rounded) if rounded else NO_ROUNDING
+            out.mkdir(parents=True, exist_ok=True)
+            orders = Orders(
+                str(out.resolve()), steps, stop, deep, seed, scale=given.scale, rounding=given.sizes, cpu=cpu
+            )
             launch(Run("", command, Path.cwd(), out / "output.log", orders), timeout, progress.begin("record", steps))
             recording = read(out)
             found, world = recording.world, recording.world
@@ -260,28 +271,31 @@ def record(
 @click.argument("before", metavar="BEFORE", type=Named(path_type=Path))
 @click.argument("after", metavar="AFTER", type=Named(path_type=Path))
 @click.option("--again", metavar="DIR", type=Named(path_type=Path), help="A second recording of the same code.")
-@click.option(
-    "--report",
-    metavar="FILE",
-    shell_complete=complete_files,
-    multiple=True,
-    help="Write a report, .html, .json or .md; may be repeated.",
-)
+@click.option("--rounded", metavar="DIR", type=Named(path_type=Path), help="One that record --rounded has made.")
+@_REPORT
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 @FORMAT
 def compare(
-    before: Path, after: Path, again: Path | None, report: tuple[str, ...], tolerance: float | None, form: str
+    before: Path,
+    after: Path,
+    again: Path | None,
+    rounded: Path | None,
+    report: tuple[str, ...],
+    tolerance: float | None,
+    form: str,
 ) -> int:
     """Compare two recordings from any source."""
-    from fsdp_migrate.verify.comparison import verdict_of
+    from fsdp_migrate.verify.comparison import measured_verdict, verdict_of
     from fsdp_migrate.verify.recording.read import read
     from fsdp_migrate.verify.recording.recording import BadRecording
     from fsdp_migrate.verify.runs.launch import CannotRun
 
     files = [report_file(name) for name in report]
     try:
-        repeated = read(again) if again is not None else None
-        verdict = verdict_of(read(before), read(after), repeated, tolerance)
+        first, second, repeated = read(before), read(after), read(again) if again is not None else None
+        verdict = verdict_of(first, second, repeated, tolerance)
+        if rounded is not None:
+            verdict = measured_verdict(verdict, first, second, repeated, read(rounded))
     except (BadRecording, CannotRun) as error:
         raise click.ClickException(str(error)) from error
     show(verdict, files, form)

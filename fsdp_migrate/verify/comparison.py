@@ -13,6 +13,7 @@ from fsdp_migrate.verify.compare.compare import Comparison, nothing_allowed
 from fsdp_migrate.verify.compare.difference import Question
 from fsdp_migrate.verify.compare.noise import Rounding, measured, rounding_of, tolerated
 from fsdp_migrate.verify.compare.traps import trap, wrong_origin
+from fsdp_migrate.verify.recording.read import read
 from fsdp_migrate.verify.recording.recording import Recording
 from fsdp_migrate.verify.runs.launch import CannotRun
 from fsdp_migrate.verify.runs.sides import Runner, Side, Wanted, sides, workspace
@@ -74,11 +75,10 @@ class Baseline:
             runner.deep = usual
             with contextlib.suppress(CannotRun):
                 verdict, (first, second) = verdict_of(*pair, self._again), pair
-        if verdict.first is not None and verdict.cause is not None and verdict.cause.is_rounding and wanted.repeat:
-            rounding = rounding_of(verdict.comparison, verdict.first)
+        rounding = rounding_in(verdict)
+        if rounding is not None and wanted.repeat:
             rounded = runner.record(f"before-rounded-{name}", self._side, rounding)
-            cause, verdict = verdict.cause, verdict_of(first, second, self._again, wanted.tolerance, rounded, rounding)
-            verdict = with_rounding(verdict, cause)
+            verdict = measured_verdict(verdict, first, second, self._again, rounded)
         if wanted.recorded.feed and closely and verdict.first is not None:
             fed = runner.record(f"{name}-fed", after, feed=self._work / "before")
             verdict = replace(verdict, alone=alone(Comparison(first, fed)))
@@ -94,6 +94,31 @@ class Baseline:
             note = f"checkpoints that the runs wrote were not compared: {error.name} is not installed"
             return replace(verdict, notes=(*verdict.notes, note))
         return replace(verdict, written=written)
+
+
+def rounding_in(verdict: Verdict) -> Rounding | None:
+    """The rounding that two runs differ by first, None where it is something else."""
+    if verdict.first is None or verdict.cause is None or not verdict.cause.is_rounding:
+        return None
+    return rounding_of(verdict.comparison, verdict.first)
+
+
+def shown_by(before: Path, after: Path) -> Rounding:
+    """The same of two recordings on disk. Raises :class:`CannotRun` where it is something else."""
+    rounding = rounding_in(verdict_of(read(before), read(after)))
+    if rounding is None:
+        raise CannotRun("the two recordings do not differ by a rounding first: compare says what they differ by")
+    return rounding
+
+
+def measured_verdict(
+    verdict: Verdict, before: Recording, after: Recording, again: Recording | None, rounded: Recording
+) -> Verdict:
+    """``verdict``, with what ``rounded`` shows: the run before, with the rounding that both differ by first."""
+    rounding = rounding_in(verdict)
+    if rounding is None or verdict.cause is None:
+        return verdict
+    return with_rounding(verdict_of(before, after, again, None, rounded, rounding), verdict.cause)
 
 
 def _refuse_strange(recording: Recording, side: Side, name: str) -> None:

@@ -12,7 +12,7 @@ from fsdp_migrate.verify.compare.pairs import shown
 from fsdp_migrate.verify.recording.recording import Step
 
 #: What is to be done about a rounding whose effect was not measured.
-HOW_FAR = "run fsdp-migrate verify without --no-repeat to measure its effect."
+HOW_FAR = "run fsdp-migrate verify without --no-repeat to measure its effect (recordings: record --rounded)."
 
 
 @dataclass(frozen=True)
