@@ -202,13 +202,8 @@ def run(
 @click.argument("out", metavar="OUT", type=Named(path_type=Path))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
-@click.option(
-    "--rounded",
-    nargs=2,
-    metavar="BEFORE AFTER",
-    type=Named(path_type=Path),
-    help="Round as these two recordings differ first, to show compare how far that carries.",
-)
+@click.option("--rounded", nargs=2, metavar="BEFORE AFTER", type=Named(path_type=Path),
+              help="Add the rounding by which these two recordings differ first.")  # fmt: skip
 @_recording_options
 @CPU
 @FORMAT
