@@ -41,8 +41,8 @@ def test_the_page_about_checkpoints_says_what_was_measured() -> None:
         assert said.format(round(min(values), 1), round(max(values), 1)) in page
     assert f"With {sizes[0]['gib']} and {sizes[1]['gib']} GiB of tensors" in page
     written = found["of_2_gib"]["conversions"]["full to safetensors"]
-    assert f"the peak was {written['max_rss_mib']:.0f} MiB of resident memory" in page
-    assert f"{written['cpu_s']:.1f} seconds of processor time: {written['ratio']['cpu']:.1f} times that" in page
+    assert f"a peak of {written['max_rss_mib']:.0f} MiB of resident memory" in page
+    assert f"{written['cpu_s']:.1f} seconds of CPU time, {written['ratio']['cpu']:.1f} times as much" in page
     assert "load_average" in found
 
 
