@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all mutate metamorphic fuzz flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix trace-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site dist picture bench bench-gpu bench-report bench-verify clean help
+.PHONY: demo test test-all mutate metamorphic fuzz tune-matrix flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix trace-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site dist picture bench bench-gpu bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
@@ -16,6 +16,7 @@ help:
 	@echo "make resume-matrix  train programs that resume from every kind of FSDP1's checkpoints, and write docs/resume.md"
 	@echo "make differential PROGRAMS=500  train generated programs before and after a rewrite, and compare bit for bit"
 	@echo "make verify-matrix  seed defects into a migrated program, and see that verify finds each"
+	@echo "make tune-matrix   train forty programs in six layouts each on two to four ranks, and compare with what tune predicts"
 	@echo "make trace-matrix   trace programs under FSDP1, and see what the analysis missed or contradicts, and what traces change"
 	@echo "make bisect-matrix  seed wrong edits into rewrites, and see that verify --bisect finds each"
 	@echo "make verify-programs  verify the fixture projects and every program of the parity matrix"
@@ -61,6 +62,9 @@ metamorphic: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
+
+tune-matrix: $(STAMP)
+	$(BIN)/python -m pytest -m "" tests/tune/test_programs.py
 
 flipped-bits: $(STAMP)
 	$(BIN)/python scripts/flipped_bits.py

@@ -1,4 +1,4 @@
-"""Which cases of a matrix run each time: the others are marked ``whole``, which ``make test-all`` runs too."""
+"""Which cases of a matrix run each time: the others are marked ``whole``, for ``make test-all``, or ``long``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from _pytest.mark.structures import ParameterSet
 Value = TypeVar("Value")
 
 
-def every(step: int, values: Iterable[Value]) -> list[Value | ParameterSet]:
-    """``values``, of which each ``step``-th runs in every run."""
+def every(
+    step: int, values: Iterable[Value], mark: pytest.MarkDecorator = pytest.mark.whole
+) -> list[Value | ParameterSet]:
+    """``values``, of which each ``step``-th runs in every run; the others have ``mark``."""
     return [
-        value if not number % step else pytest.param(value, marks=pytest.mark.whole)
+        value if not number % step else pytest.param(value, marks=mark)
         for number, value in enumerate(values)
     ]
 
