@@ -16,10 +16,7 @@ def every(
     step: int, values: Iterable[Value], mark: pytest.MarkDecorator = pytest.mark.whole
 ) -> list[Value | ParameterSet]:
     """``values``, of which each ``step``-th runs in every run; the others have ``mark``."""
-    return [
-        value if not number % step else pytest.param(value, marks=mark)
-        for number, value in enumerate(values)
-    ]
+    return [value if not number % step else pytest.param(value, marks=mark) for number, value in enumerate(values)]
 
 
 def pairwise(cases: Iterable[tuple[object, ...]]) -> list[tuple[object, ...] | ParameterSet]:

@@ -19,9 +19,7 @@ from tests.tune.programs import LAYOUTS, chosen, in_layout, layouts, recording
 
 
 @pytest.mark.parametrize("program", every(10, chosen(), pytest.mark.long), ids=lambda program: program.name)
-@pytest.mark.parametrize(
-    "ranks", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
 def test_a_program_trains_in_every_layout_as_predicted(
     pool: Pool, tmp_path: Path, program: Program, ranks: int
 ) -> None:
