@@ -10,7 +10,7 @@ from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.bound_names import names_stored
 from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names
 from fsdp_rules.ir.narrowing import absent
-from fsdp_rules.ir.nodes import place_of
+from fsdp_rules.ir.nodes import are_pairs, place_of
 from fsdp_rules.ir.operations import At, Body, Span
 from fsdp_rules.ir.optimizer_calls import optimizer_calls
 from fsdp_rules.ir.patterns import capture
@@ -72,6 +72,11 @@ class Statements(Expressions):
         match node:
             case ast.Expr():
                 self.value(node.value)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=given)) if are_pairs(
+                targets, given
+            ):
+                for target, value in zip(targets, [self.value(one) for one in given], strict=True):
+                    self.assign(target, value)
             case ast.Assign():
                 value, before = self.value(node.value), dict(self.names or {})
                 for target in node.targets:

@@ -26,3 +26,8 @@ def defaults_of(given: ast.arguments) -> list[tuple[str, ast.expr]]:
     named = zip(given.kwonlyargs, given.kw_defaults, strict=True)
     pairs = [*zip(last, given.defaults, strict=True), *((one, value) for one, value in named if value is not None)]
     return [(one.arg, default) for one, default in pairs]
+
+
+def are_pairs(targets: Sequence[ast.expr], given: Sequence[ast.expr]) -> bool:
+    """Whether each of ``targets`` is assigned the one of ``given`` that has its place."""
+    return len(targets) == len(given) and not any(isinstance(one, ast.Starred) for one in (*targets, *given))

@@ -122,7 +122,8 @@ class _Search:
                     yield place, (place, ""), self._times_in(body, method.of)
                 else:
                     named = method is not None and method.name in _NAMING and bool(self._modules(body, method.of))
-                    yield place, (place, ""), max(int(named), self._times_given(body, one, value))
+                    # A call may be given it in several arguments, under several numbers.
+                    yield place, (place, str(value)), max(int(named), self._times_given(body, one, value))
 
     def _times_in(self, body: Body, container: int) -> int:
         """As above, of an element of ``container``."""
@@ -149,7 +150,7 @@ class _Search:
                     for name, given in call.keywords
                     if given == value and name in init.parameters
                 }
-                found = max(found, *(self._times(init, one) for one in at if one < len(init.parameters)), 0)
+                found = max(found, sum(self._times(init, one) for one in at if one < len(init.parameters)))
         return found
 
     def _modules(self, body: Body, value: int) -> set[Obj]:

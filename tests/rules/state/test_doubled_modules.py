@@ -21,6 +21,11 @@ class Block(nn.Module):
     def forward(self, x):
         return self.inner(self.up(x))
 
+class Pair(nn.Module):
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
 class Net(nn.Module):
     def __init__(self, shared=None):
         super().__init__()
@@ -46,6 +51,9 @@ DOUBLED = {
     "a method": 'self.add_module("x", one)\nself.y = one',
     "two blocks": "self.a = Block(one)\nself.b = Block(inner=one)",
     "a list": "layers = []\nlayers.append(one)\nlayers.append(one)\nself.layers = nn.Sequential(*layers)",
+    "a tuple": "self.a, self.b = one, one",
+    "arguments of a class": "self.pair = Pair(one, second=one)",
+    "arguments by a choice": "other = one if shared else nn.Linear(4, 4)\nself.pair = Pair(one, other)",
     "a product": "self.layers = nn.ModuleList([nn.Linear(4, 4)] * 3)",
 }
 SINGLE = {
@@ -59,6 +67,8 @@ SINGLE = {
     "a place that another gets": "old = self.tok\nself.tok = nn.Linear(4, 4)\nself.old = old",
     "a list that is no module": "self.names = [one]\nself.a = one",
     "a loop": 'for number in range(3):\n    made = nn.Linear(4, 4)\n    self.add_module(f"l{number}", made)',
+    "a tuple": "self.a, self.b = one, nn.Linear(4, 4)",
+    "arguments of a class": "self.pair = Pair(one, nn.Linear(4, 4))",
     "a number": "size = 4\nself.a = Block(size=size)\nself.b = Block(size=size)",
     "a module that is no part": "block = Block()\nself.up = block.up",
 }
