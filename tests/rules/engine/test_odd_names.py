@@ -15,10 +15,10 @@ IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (f"{IMPORT}net = ＦSDP(Net())\n", "line 2: ＦSDP is FSDP to Python"),
-        (f"{IMPORT}net = FSDP(Net())\nx = net.ｍodule\n", "line 3: ｍodule is module to Python"),
-        ("from torch.distributed import ｆsdp\nnet = ｆsdp.FullyＳhardedDataParallel(Net())\n", "line 1: ｆsdp is"),
-        (f"{IMPORT}ℓ = FSDP(Net())\nl.no_sync()\n", "line 3: ℓ is l to Python"),
+        (f"{IMPORT}net = ＦSDP(Net())\n", "line 2: ＦSDP means FSDP to Python"),
+        (f"{IMPORT}net = FSDP(Net())\nx = net.ｍodule\n", "line 3: ｍodule means module to Python"),
+        ("from torch.distributed import ｆsdp\nnet = ｆsdp.FullyＳhardedDataParallel(Net())\n", "line 1: ｆsdp means"),
+        (f"{IMPORT}ℓ = FSDP(Net())\nl.no_sync()\n", "line 3: ℓ means l to Python"),
     ],
 )
 def test_such_a_source_is_refused_and_kept(
