@@ -15,6 +15,7 @@ from fsdp_rules.model.containing import containing
 from fsdp_rules.model.flowing import is_raw, known_as, other_model, value_of
 from fsdp_rules.model.given_by_call import FOREIGN, is_given_by_call
 from fsdp_rules.model.guards import Guard, fsdp1_guard, is_in_ddp_mode, is_ruled_out
+from fsdp_rules.model.just_made import is_just_made
 from fsdp_rules.model.run_evidence import run_says
 from fsdp_rules.model.wrapping import is_comprehended, sharding_statements, wrapping_call, wrapping_statements
 from fsdp_rules.project.observed import MODEL, PART
@@ -28,6 +29,7 @@ class Why(enum.Enum):
     FOLLOWED = "a wrapped model is followed to this name"
     LATER = "its function wraps it only later"
     ASKED = "a test around it says that it is an FSDP1 model"
+    MADE = "its function has just made it, and nothing has wrapped it since"
     TESTED = "a test around it says that it is another object"
     RAN = "the traced run shows a sharded model here"
     RAN_OTHER = "the traced run shows another object here"
@@ -53,7 +55,7 @@ class Sharded:
     @property
     def is_decided(self) -> bool:
         """Whether the place itself says that this is no sharded model, whatever it is elsewhere."""
-        return self.why in (Why.LATER, Why.TESTED, Why.OTHER, Why.RAN_OTHER)
+        return self.why in (Why.LATER, Why.MADE, Why.TESTED, Why.OTHER, Why.RAN_OTHER)
 
     @property
     def is_sure_here(self) -> bool:
@@ -127,6 +129,8 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
         other_model(named, file) is not Certainty.NO and is_in_ddp_mode(named, file)
     ):
         return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
+    if flowing is not Certainty.YES and is_just_made(named, named, file):
+        return Sharded(Certainty.NO, Why.MADE, foreign=foreign)
     return _ordered(named, text, Sharded(held, Why.FOLLOWED, foreign=foreign), own, file)
 
 

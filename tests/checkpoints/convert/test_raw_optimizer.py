@@ -185,7 +185,7 @@ def test_groups_that_do_not_fit(
 def test_slices_need_shapes(slices: dict[int, Path], tmp_path: Path) -> None:
     with pytest.raises(CannotConvert, match="the ranks' states are slices without shapes"):
         _keyed(slices[2] / "raw_orig", ORIG)
-    with pytest.raises(CannotConvert, match="does not contain their order; in another order"):
+    with pytest.raises(CannotConvert, match="does not contain their order; in a different order"):
         _keyed(slices[2] / "raw_flat", FLAT, as_safetensors(build(), tmp_path))
 
 

@@ -9,12 +9,10 @@ import libcst as cst
 from fsdp_rules.construction._plan.call_place import place_of
 from fsdp_rules.file.expressions import brief
 from fsdp_rules.file.file import File
+from fsdp_rules.model.just_made import SAME
 from fsdp_rules.model.unbound_names import is_bound_outside, is_only_binding, unbound
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
-
-#: Methods that give back the module that they are called on.
-SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_", "to", "train"})
 
 
 def unusable(call: cst.Call, module: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
