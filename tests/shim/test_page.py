@@ -16,7 +16,7 @@ from tests.pool import Pool
 from tests.shim.gates import needs_torch
 
 PAGE = Path(__file__).parents[2] / "docs" / "shim.md"
-SECTION = "## What it will weigh, and what it weighs"
+SECTION = "## Memory, planned and measured"
 
 
 def blocks() -> list[tuple[str, str]]:
