@@ -189,7 +189,7 @@ def refused(rank: int, world_size: int) -> None:
     hybrid, none = ShardingStrategy.HYBRID_SHARD, ShardingStrategy.NO_SHARD
     cases: list[tuple[DeviceMesh, dict[str, Any], type[Exception], str]] = [
         (mesh, {}, ValueError, r"blocks\.0\.up\.weight .* \(tp=2\), so device_mesh must define.*mesh\['dp'\]"),
-        (mesh, {"process_group": group}, ValueError, r"device_mesh, not process_group, has to.*mesh\['dp'\]"),
+        (mesh, {"process_group": group}, ValueError, r"device_mesh, not process_group, must define.*mesh\['dp'\]"),
         (mesh, {"device_mesh": mesh["tp"]}, ValueError, r"the same ranks.*Pass device_mesh=mesh\['dp'\] of the mesh"),
         (mesh, {"device_mesh": part}, ValueError, r"not part of the same mesh.*Build one mesh"),
         (mesh, {"device_mesh": mesh, "sharding_strategy": hybrid}, ValueError, r"the same ranks.*Build one mesh"),

@@ -45,7 +45,7 @@ trainer = L.Trainer(devices=8, strategy="fsdp")
     after = """
 import lightning as L
 
-# TODO(fsdp-migrate FSDP554): strategy="fsdp" is FSDP1, and Lightning has no word for FSDP2
+# TODO(fsdp-migrate FSDP554): strategy="fsdp" is FSDP1, and Lightning has no such name for FSDP2
 trainer = L.Trainer(devices=8, strategy="fsdp")
 """
 

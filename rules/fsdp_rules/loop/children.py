@@ -49,7 +49,7 @@ from torch.distributed.fsdp import fully_shard
 
 def run(net):
     model = fully_shard(net)
-    # TODO(fsdp-migrate FSDP231): children() was the model alone under FSDP1, and is now what the model contains
+    # TODO(fsdp-migrate FSDP231): children() was the model alone under FSDP1, and is now the content of the model
     return [child for child in model.children()]
 """
 
