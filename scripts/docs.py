@@ -203,22 +203,22 @@ def _costs() -> Iterator[str]:
     machine, on_cuda = found["machine"], found["backend"] == "nccl"
     loads = [load for variant in found["variants"].values() for load in variant["load_average"]]
     parameters = [f"{found[model]['parameters']:,}" for model in ("model", "memory_model")]
-    clock = "clock" if on_cuda else "processor, not of the clock"
+    clock = "wall-clock times" if on_cuda else "CPU times, not wall-clock times"
     yield "<!-- Written by `make docs` from benchmarks/*.json; do not edit. -->"
     yield "# What it costs"
     yield ""
     yield from _paragraph(
         "A Llama-like model is written for FSDP1 (benchmarks/llama.py) and rewritten to native FSDP2 and to the "
         "shim. The three are trained in turn in the same processes. The figures are ratios to FSDP1 in the same "
-        "run: 1 is the same, less is better. `make bench` repeats this, and uses GPUs if the machine has any."
+        "run: 1 means equal, and lower is better. `make bench` repeats this, and uses GPUs if the machine has any."
     )
     yield ""
     yield from _paragraph(
         f"Measured on {found['date']} with {found['ranks']} processes over {found['backend']} on {machine['device']} "
         f"({machine['cores']} cores), torch {found['versions']['torch']}, Python {found['versions']['python']}, AdamW "
-        f"and gradient clipping. Other work ran on the machine (load average {min(loads):g} to {max(loads):g}): the "
-        f"times are those of the {clock}, medians of {found['rounds']} rounds with their quartiles. The model "
-        f"that is timed has {parameters[0]} parameters, that of memory {parameters[1]}."
+        f"and gradient clipping. Other work ran on the machine (load average {min(loads):g} to {max(loads):g}). The "
+        f"figures are {clock}, medians of {found['rounds']} rounds with their quartiles. Times are measured "
+        f"on a model with {parameters[0]} parameters, memory on one with {parameters[1]}."
     )
     for name, variant in found["variants"].items():
         title = name.replace("-checkpointing", " with activation checkpointing")
@@ -246,22 +246,23 @@ def _loading_forms() -> Iterator[str]:
     (width, timed), *_ = found["to_fsdp1"].items()
     yield from ("", "## Ways to load a full state", "")
     yield from _paragraph(
-        "FSDP1 gathers its units, and each rank cuts its part out of its own file. torch's loader for FSDP2 sends each "
-        "tensor by itself from rank 0, those of the optimizer too: that is the difference in time. Where each rank "
-        "cuts its part (`distribute_tensor(value, mesh, placements, src_data_rank=None)`, from torch 2.7), it is gone, "
-        "and the peak of memory is higher. `rewrite` writes torch's loader: it runs on torch 2.6, finds the names of a "
-        "compiled model, and raises where one is missing. The lowest peak has a model on meta, or a file that rank 0 "
-        "alone reads and sends (`broadcast_from_rank0=True` for the optimizer too). No form loads other values."
+        "FSDP1 gathers its units, and each rank slices its shard out of the file. torch's loader for FSDP2 sends every "
+        "tensor separately from rank 0, including the optimizer's, which explains the difference in time. If each rank "
+        "slices out its own shard (`distribute_tensor(value, mesh, placements, src_data_rank=None)`, from torch 2.7), "
+        "the difference disappears, and the memory peak is higher. `rewrite` writes torch's loader: it runs on torch "
+        "2.6, finds the names of a compiled model, and raises an error if one is missing. The memory peak is lowest "
+        "with a model on the meta device, or if only rank 0 reads the file and broadcasts it "
+        "(`broadcast_from_rank0=True`, for the optimizer too). All forms load the same values."
     )
     yield ""
     yield from _paragraph(
         f"Measured on {found['date']} with torch {found['versions']['torch']} and other work on the machine (load "
-        f"average {found['load_average'][0]:g} to {found['load_average'][1]:g}): processor time of {found['rounds']} "
-        f"rounds at {found['parameters'][width]:,} parameters, peak of anonymous memory of building and loading at "
+        f"average {found['load_average'][0]:g} to {found['load_average'][1]:g}): CPU time of {found['rounds']} "
+        f"rounds with {found['parameters'][width]:,} parameters, peak anonymous memory while building and loading with "
         f"{found['parameters'][str(found['memory_width'])]:,}. benchmarks/loading_forms.py "
-        "has the forms and repeats it."
+        "defines the forms and repeats the measurement."
     )
-    yield from ("", "| form | time to FSDP1's | peak of rank 0 | peak of rank 1 |", "|---|---|---|---|")
+    yield from ("", "| form | time relative to FSDP1 | peak on rank 0 | peak on rank 1 |", "|---|---|---|---|")
     for form in dict.fromkeys([*timed["cpu"]["ms"], *found["peak_mib"]]):
         ratio = timed["cpu"]["ratio"].get(form)
         time = f"{timed['cpu']['ms'][form]:.0f} ms" if form == "fsdp1" else _ratio(ratio) if ratio else "not measured"
@@ -274,9 +275,9 @@ def _costs_on_a_gpu() -> Iterator[str]:
     yield from ("", "## On a GPU", "")
     yield from _paragraph(
         f"Measured on {found['date']} with {found['ranks']} processes that share one {found['machine']['device']}, "
-        f"NCCL over sockets, torch {found['versions']['torch']}, medians of {found['rounds']} rounds by the clock. The "
-        "collectives of ranks that share a GPU take turns with their kernels, so these times do not show overlap, "
-        "nor the times of ranks with one GPU each. Memory is the peak of torch's allocator. Other variants and "
+        f"NCCL over sockets, torch {found['versions']['torch']}, median wall-clock times of {found['rounds']} rounds. "
+        "On a shared GPU, the ranks' collectives and kernels take turns, so these times show neither overlap "
+        "nor what ranks with one GPU each would take. Memory is the peak of torch's allocator. Other variants and "
         "more GPUs were not measured; `make bench` runs them if the machine has GPUs."
     )
     for name, variant in found["variants"].items():
@@ -289,7 +290,7 @@ def _variant(variant: Mapping[str, Any], clock: str) -> Iterator[str]:
     loops = sum(after[part] - before[part] for part in ("clip", "update"))
     equal = "are equal bit for bit" if variant["same_losses"] else "are not all equal"
     yield from _paragraph(
-        f"Before clipping the losses of all three {equal}. Clipping and the optimizer's step work on DTensors and add "
+        f"Before clipping, the losses of all three {equal}. Clipping and the optimizer step work on DTensors and add "
         f"{loops:,} Python calls to a step of native FSDP2."
     )
     yield from ("", "| | FSDP1 | native FSDP2 | shim |", "|---|---|---|---|")

@@ -106,13 +106,16 @@ def tables() -> Iterator[str]:
         yield from ("| key | default | FSDP1 | FSDP2 | trap | shown by |", "|---|---|---|---|---|---|")
         yield from map(_key, one.keys.values())
         if one.arguments:
-            yield from ("", "Arguments that `FullyShardedDataParallelPlugin` has in Python alone:", "")
+            yield from ("", "Arguments that `FullyShardedDataParallelPlugin` has only in Python:", "")
             yield from ("| argument | default | FSDP1 | FSDP2 | trap | shown by |", "|---|---|---|---|---|---|")
             yield from map(_key, one.arguments.values())
             named = [f"`{key.argument}` for `{key.name}`" for key in one.keys.values() if _is_other(key)]
             bare = [f"`{key.argument}` is {key.bare}" for key in one.keys.values() if key.bare]
-            yield from ("", f"The others are the keys without `fsdp_`, but for {', '.join(named)}.")
-            yield f"Where no launcher sets a variable, {', '.join(bare)}."
+            yield from (
+                "",
+                f"The other arguments are the keys without `fsdp_`, except {', '.join(named)}.",
+            )
+            yield f"If no launcher sets a variable, {', '.join(bare[:-1])} and {bare[-1]}."
 
 
 def _is_other(key: Key) -> bool:

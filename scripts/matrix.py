@@ -41,15 +41,15 @@ VERSIONS = {
     "2.15": "3.13",
 }
 NEEDED = """\
-Rewritten code and the shim need torch 2.6 or newer where they train; `--torch` says which release a rewrite is for."""
+To train, rewritten code and the shim need torch 2.6 or newer; `--torch` sets the release that a rewrite targets."""
 GAPS = """\
 The shim tests these conditions when it is imported. Rewritten code that does not import it gets torch's own behaviour:
-on the CPU it needs torch 2.8 for a forward and 2.10 for averages over gloo."""
+on the CPU, it needs torch 2.8 to run a forward, and 2.10 to average over gloo."""
 ASKED = """\
 The tests of `tests/shim` (on the CPU, with gloo, most of them against real FSDP1) were run on these releases. `make
-test` runs all of them on torch 2.13. A test that needs something its torch lacks is skipped. Files that a change made
-for one release touches were run again on that release: each commit is followed by the number of files that ran at
-it."""
+test` runs all of them on torch 2.13. A test that needs a feature its torch lacks is skipped. When a change
+for one release touched a test file, that file was run again on that release: each commit is followed by the number of
+files that were run at it."""
 DIRECTORY = "tests/shim"
 
 
@@ -327,11 +327,11 @@ def _missing(results: Sequence[Result]) -> list[str]:
     other = {version: (asked, pythons[version]) for version, asked in VERSIONS.items() if version in pythons}
     lines = [f"- torch {version}: not run" for version in absent]
     lines += [
-        f"- torch {version} on Python {asked}, which the machine of the run lacked: Python {had} took its place"
+        f"- torch {version} on Python {asked}, which the test machine did not have: Python {had} was used instead"
         for version, (asked, had) in other.items()
         if asked != had
     ]
-    return ["", "Not known:", "", *lines] if lines else []
+    return ["", "Not tested:", "", *lines] if lines else []
 
 
 if __name__ == "__main__":

@@ -102,15 +102,15 @@ def page(data: Mapping[str, Any]) -> str:
     lines = ["<!-- Written by `make parity`; do not edit. -->", "# Parity", ""]
     lines += [
         f"**{len(found)} FSDP1 programs were trained before and after `fsdp-migrate rewrite`: {counts['equal']} are",
-        f"equal bit for bit, {counts[Verdict.CLOSE.value]} within a tolerance that has a stated reason, and "
+        f"equal bit for bit, {counts[Verdict.CLOSE.value]} are equal within a tolerance with a stated reason, and "
         f"{counts[Verdict.DIFFERENT.value] + counts[Verdict.FAILED.value]} differ.**",
         "",
-        f"The run is of {data['date']}, with torch {release}, on two or four CPU processes over gloo. Of the programs",
-        f"{forms['native']} came out as native FSDP2, and {forms['helper']} call the helper `fsdp_compat.shard`.",
+        f"Run on {data['date']} with torch {release}, on two or four CPU processes over gloo. Of the programs,",
+        f"{forms['native']} became native FSDP2, and {forms['helper']} call the helper `fsdp_compat.shard`.",
     ]
     lines += [
         "",
-        "## What is equal, and how far",
+        "## Tolerances",
         "",
         "| programs | largest difference allowed | reason |",
         "|---|---|---|",
@@ -127,8 +127,8 @@ def page(data: Mapping[str, Any]) -> str:
         if bad:
             lines += ["", f"## {title}", "", "| program | result | detail |", "|---|---|---|"]
             lines += [f"| {name} | {one['result']} | {_cell(one['detail'])} |" for name, one in bad.items()]
-    lines += ["", "## What is not in it", "", LEFT_OUT, "", *(f"- {reason}" for reason in EXCLUDED), ""]
-    lines += ["## How it is done", "", METHOD, ""]
+    lines += ["", "## What is left out", "", LEFT_OUT, "", *(f"- {reason}" for reason in EXCLUDED), ""]
+    lines += ["## Method", "", METHOD, ""]
     lines += ["## Every program", "", f"| program | processes | result | wrapped by | {' | '.join(FACTORS)} |"]
     lines += ["|" + "---|" * (len(FACTORS) + 4)]
     for name, one in found.items():
@@ -150,24 +150,24 @@ def _cell(text: str) -> str:
 
 
 COMPARED = """\
-Compared are the losses of every rank and step, the full final weights, and everything that a program reads in between.
-Gradient norms agree to 1e-6: FSDP1 sums the squares of a flat shard, FSDP2 those of each parameter's shard. By
+The comparison covers the losses of every rank and step, the full final weights, and everything that a program reads in
+between. Gradient norms agree to 1e-6: FSDP1 sums the squares of a flat shard, FSDP2 those of each parameter's shard. By
 precision and strategy:"""
 
 METHOD = """\
 Each program is a small FSDP1 training script with one combination of constructor arguments and loop features. Every
-pair of values is in at least one program, as far as FSDP1 runs it. `place` says where its parts are: in one script, or
-over two to four files, with the model given to another file as it is, in a list, a dictionary or a dataclass, as the
-attribute of an object, made by a function of another file, or used by a closure. A program trains four steps, each
-rank on its own data: once with FSDP1, and once as `fsdp-migrate rewrite` rewrites it. `make parity` repeats all, and
-`python scripts/parity.py --only NAME` one."""
+pair of values occurs in at least one program, if FSDP1 runs that combination. `place` says where the program's code
+is: in one script, or in two to four files, with the model passed to another file directly, in a list, a dictionary or a
+dataclass, or as an attribute of an object, or built by a function in another file, or used by a closure. A program
+trains four steps, each rank on its own data: once with FSDP1, and once after `fsdp-migrate rewrite`. `make parity`
+repeats all programs, and `python scripts/parity.py --only NAME` repeats one."""
 
 LEFT_OUT = """\
-FSDP1 refuses most of these combinations or computes them wrong, and some cannot be written. FSDP1 runs two of them,
-and for these the two do **not** agree or were not compared: active clipping with a trained ignored module (the losses
-change: FSDP1 clips every rank by another norm), and AdamW wherever a tolerance applies. States are saved on rank 0
-and read by all ranks; ranks that each load different values are not covered. Hybrid programs run on four processes,
-all others on two. GPUs were not used."""
+FSDP1 refuses most of these combinations or computes wrong results for them, and some are not possible in code. FSDP1
+runs two of them, where FSDP1 and FSDP2 do **not** agree or were not compared: active clipping with a trained ignored
+module (the losses change, because FSDP1 clips each rank by a different norm), and AdamW wherever a tolerance applies.
+States are saved on rank 0 and read by all ranks; ranks that each load different values are not covered. Hybrid programs
+run on four processes, all others on two. GPUs were not used."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -29,6 +29,11 @@ from tests.resume.factors import EXCLUDED, FACTORS, FORMS, WAYS, drawn, pairwise
 from tests.resume.program import AFTER, BEFORE  # noqa: E402
 
 DATA, PAGE = ROOT / "docs/resume.json", ROOT / "docs/resume.md"
+#: How the page names forms whose own name is not clear outside of the matrix.
+TITLES = {
+    "full by the old names": "full, with FSDP.full_optim_state_dict",
+    "sharded folder by the first names": "sharded folder, with dcp.save_state_dict",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,27 +89,27 @@ def page(data: Mapping[str, Any]) -> str:
     release = data["torch"].partition("+")[0]
     lines = ["<!-- Written by `make resume-matrix`; do not edit. -->", "# Resuming", ""]
     lines += [
-        f"{len(cells)} programs trained {BEFORE} steps under FSDP1, saved by their own code and went on for {AFTER}.",
-        f"FSDP2 loaded what they saved and trained the same {AFTER} steps: {counts[Outcome.EQUAL.value]} went on bit",
-        f"for bit, {counts[Outcome.CLOSE.value]} within rounding that has a stated reason,",
-        f"{counts[Outcome.REFUSED.value]} were refused with what to do instead, {counts[Outcome.FSDP1_FAILS.value]}",
-        f"fail under FSDP1 as well, and **{len(bad)}** silently went on differently, or failed with no advice.",
+        f"{len(cells)} programs trained {BEFORE} steps under FSDP1, saved by their own code and trained {AFTER} more.",
+        f"FSDP2 loaded what they saved and trained the same {AFTER} steps: {counts[Outcome.EQUAL.value]} resumed bit",
+        f"for bit, {counts[Outcome.CLOSE.value]} within a rounding difference with a known cause,",
+        f"{counts[Outcome.REFUSED.value]} were refused with advice, {counts[Outcome.FSDP1_FAILS.value]}",
+        f"fails under FSDP1 as well, and **{len(bad)}** silently resumed differently, or failed without advice.",
         "",
-        f"The run is of {data['date']}, with torch {release}, on two or four CPU processes over gloo. Every two",
-        "values of two factors are together in at least one program, as far as FSDP1 saves it.",
+        f"Run on {data['date']} with torch {release}, on two or four CPU processes over gloo. Every pair of values of",
+        "two factors occurs in at least one program, if FSDP1 can save that combination.",
         "",
         "| saved by FSDP1 as | " + " | ".join(WAYS) + " |",
         "|---|" + "---|" * len(WAYS),
     ]
     for form in FORMS:
-        lines.append(f"| {form} | " + " | ".join(_summary(cells, form, way) for way in WAYS) + " |")
+        lines.append(f"| {TITLES.get(form, form)} | " + " | ".join(_summary(cells, form, way) for way in WAYS) + " |")
     lines += [
         "",
         LEGEND,
         "",
-        "## What is refused, and what is said",
+        "## What is refused, and the message",
         "",
-        "| saved as | loaded by | said |",
+        "| saved as | loaded by | message |",
         "|---|---|---|",
     ]
     lines += _refused(cells)
@@ -114,13 +119,13 @@ def page(data: Mapping[str, Any]) -> str:
     if bad:
         lines += ["", "## Different", "", "| program | outcome | detail |", "|---|---|---|"]
         lines += [f"| {', '.join(one['spec'].values())} | {one['outcome']} | {_cell(one['detail'])} |" for one in bad]
-    lines += ["", "## What was combined", "", "| factor | values |", "|---|---|"]
-    lines += [f"| {name} | {', '.join(values)} |" for name, values in FACTORS.items()]
+    lines += ["", "## The combined factors", "", "| factor | values |", "|---|---|"]
+    lines += [f"| {name} | {'; '.join(TITLES.get(one, one) for one in values)} |" for name, values in FACTORS.items()]
     lines += [
         "",
         COMPARED,
         "",
-        "Not in it, since FSDP1 does not do it:",
+        "Left out, because FSDP1 does not support it:",
         "",
         *(f"- {reason}" for reason in EXCLUDED),
         "",
@@ -140,7 +145,7 @@ def _refused(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if one["outcome"] == Outcome.REFUSED.value:
             said.setdefault((one["spec"]["form"], one["spec"]["way"]), one["detail"])
     for (form, way), text in sorted(said.items()):
-        yield f"| {form} | {way} | {_cell(text[:300])} |"
+        yield f"| {TITLES.get(form, form)} | {way} | {_cell(text[:300])} |"
 
 
 def _cell(text: str) -> str:
@@ -148,17 +153,16 @@ def _cell(text: str) -> str:
 
 
 LEGEND = """\
-`rewrite` and `shim` are the program itself, after `fsdp-migrate rewrite` and `rewrite --to shim`. `inspect` is a
-program of FSDP2 with the very lines that `checkpoint inspect` prints, `dcp` one with those that
-`checkpoint convert --to dcp` prints, and `full and back` one with those of a
-conversion to one file and from that to a folder."""
+`rewrite` and `shim` are the program itself, after `fsdp-migrate rewrite` and `rewrite --to shim`. The other three are
+FSDP2 programs that load the checkpoint with exactly the lines printed by `checkpoint inspect`, by
+`checkpoint convert --to dcp` (`dcp`), or by a conversion to one file and then back to a folder (`full and back`)."""
 
 COMPARED = """\
-Compared are all weights, buffers, optimizer states and settings right after the load, which must be the same bits
-whatever the number of ranks, the losses of every rank in the steps after it, and weights, states, settings, scheduler,
-scaler and generator at the end. On another number of ranks the losses are means, and in bf16 they alone are compared
-after the load, within 10 %. `4h` are four ranks in two replicas. Parameters without dimensions are in ignored modules
-alone: FSDP1 shards none."""
+Right after the load, all weights, buffers, optimizer states and settings must be bit-identical, whatever the number of
+ranks. The comparison then covers the losses of every rank in the following steps, and the weights, states, settings,
+scheduler, scaler and generator at the end. If the number of ranks changes, mean losses are compared, and in bf16 only
+the losses are compared after the load, within 10 %. `4h` means four ranks in two replicas. Zero-dimensional parameters
+occur only in ignored modules, because FSDP1 cannot shard them."""
 
 if __name__ == "__main__":
     raise SystemExit(main())

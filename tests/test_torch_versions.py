@@ -71,7 +71,7 @@ def test_the_page_says_what_differs_where(script: ModuleType) -> None:
     assert "| 2.7 | Older ones do not. | `HAS_A` |" in page
     assert "On 1 releases 5 tests passed and 1 failed; none of these releases ran all 41 test files." in page
     assert "- torch 2.6: not run" in page
-    assert "- torch 2.8 on Python 3.12, which the machine of the run lacked: Python 3.11 took its place" in page
+    assert "- torch 2.8 on Python 3.12, which the test machine did not have: Python 3.11 was used instead" in page
     assert "- failed: `test_a::test_bad`: ValueError: 3" in page
     assert "- 2 skipped: old" in page
 

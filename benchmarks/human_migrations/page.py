@@ -43,11 +43,11 @@ def text() -> str:
             *_table(HEADINGS, (_cells(name, entries[name], row) for name, row in rows.items())),
             "",
             *_table(("", *HEADINGS[2:6]), [_sums(done)]),
-            *("", "## Why a call has a helper", ""),
+            *("", "## Why a call needs the helper", ""),
             *_table(("calls", "reason"), _reasons(done.values())),
             *("", "## The bugs that followed", ""),
             *_table(
-                ("commit", "what went wrong after the migration by hand", "this output"), _later(entries, done)
+                ("commit", "what went wrong after the manual migration", "this output"), _later(entries, done)
             ),
             "",
         ]

@@ -60,7 +60,7 @@ def _keep(answers: Answers, choices: dict[str, Choice]) -> None:
     try:
         answers.keep(content)
     except OSError as error:
-        raise click.ClickException(f"could not keep the answers: {error.strerror or error}") from error
+        raise click.ClickException(f"could not save the answers: {error.strerror or error}") from error
 
 
 def _choices(kept: dict[str, Any]) -> dict[str, Choice]:

@@ -55,7 +55,7 @@ _JSON = click.option("--json", "form", flag_value="json", hidden=True)
 _PATHS = click.argument("paths", metavar="[PATH]...", nargs=-1, type=Named(), shell_complete=complete_files)
 
 
-@click.command("next", help=_NEXT_HELP, short_help="Show the next place to do by hand.")
+@click.command("next", help=_NEXT_HELP, short_help="Show the next place to change by hand.")
 @_PATHS
 @FORMAT
 @_JSON

@@ -40,7 +40,10 @@ _ITS_OWN = ("text", "format", "version", "torch", "optimizer")
 @click.option("--compare", is_flag=True, help="Also run the rewritten code of HEAD, and print both, unit by unit.")
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="The target of --compare.")
 @click.option(
-    "--measure", metavar="FILE", type=Named(path_type=Path, dir_okay=False), help="Measure the machine into a file."
+    "--measure",
+    metavar="FILE",
+    type=Named(path_type=Path, dir_okay=False),
+    help="Measure this machine and write the results to FILE.",
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
 def preflight(

@@ -26,7 +26,7 @@ loaded through the environment. The program needs torch; this command does not.
     fsdp-migrate verify --before-dir OLD --after-dir NEW -- CMD
   a commit against the working tree:
     fsdp-migrate verify --before-ref v1.2 -- CMD
-  find the edits that make the two differ, and write their other form:
+  find the edits that make the two differ, and write an alternative to them:
     fsdp-migrate verify --bisect [--apply] -- CMD
   a run that resumes from what the old code saved:
     fsdp-migrate verify --resume 3 -- torchrun ... train.py
@@ -34,8 +34,8 @@ loaded through the environment. The program needs torch; this command does not.
     fsdp-migrate verify record OUT -- CMD
     fsdp-migrate verify compare OUT1 OUT2
 
---bisect runs the rewrite again with some edits in their other form (a helper of fsdp_compat, or the FSDP1 code on
-fsdp_compat) and halves them until the smallest set remains, in at most 2 log2(edits) + 4 runs.
+--bisect repeats the rewrite with some edits in an alternative form (a helper of fsdp_compat, or the FSDP1 code on
+fsdp_compat) and halves the set of edits until the smallest remains, in at most 2 log2(edits) + 4 runs.
 
 The program stops after --steps optimizer steps. The recording has each rank's data, losses and norms, and each
 parameter's gradient, weight and optimizer state, as digests that do not depend on the sharding.
@@ -88,12 +88,12 @@ def verify() -> None:
 @verify.command(hidden=True, context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="The target of rewrite.")
-@click.option("--before", metavar="CMD", help="The command for the run before.")
-@click.option("--after", metavar="CMD", help="The command for the run after.")
+@click.option("--before", metavar="CMD", help="The command for the old run.")
+@click.option("--after", metavar="CMD", help="The command for the new run.")
 @click.option("--before-dir", metavar="DIR", type=Named(path_type=Path, exists=True, file_okay=False))
 @click.option("--after-dir", metavar="DIR", type=Named(path_type=Path, exists=True, file_okay=False))
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
-@click.option("--repeat/--no-repeat", default=True, help="Run the code before twice to measure noise (default: yes).")
+@click.option("--repeat/--no-repeat", default=True, help="Run the old code twice to measure noise (default: yes).")
 @_REPORT
 @click.option("--keep", metavar="DIR", type=Named(path_type=Path), help="Keep copies, recordings and logs there.")
 @click.option(
@@ -107,18 +107,16 @@ def verify() -> None:
 @click.option(
     "--feed",
     is_flag=True,
-    help="If the two differ, run the code after again and feed each module the inputs that it had before, to find "
+    help="If the two differ, run the new code again and feed each module the inputs that it had before, to find "
     "the modules that differ by themselves (implies --deep).",
 )
 @click.option(
     "--resume",
     type=click.IntRange(min=1),
     metavar="STEP",
-    help="Stop the run before once it has saved after STEP, and resume from there with the code after.",
+    help="Stop the old run once it has saved after STEP, and resume from there with the new code.",
 )
-@click.option(
-    "--bisect", is_flag=True, help="If the two differ, or the code after fails, find the edits that cause it."
-)
+@click.option("--bisect", is_flag=True, help="If the two differ, or the new code fails, find the edits that cause it.")
 @click.option(
     "--apply",
     is_flag=True,

@@ -20,8 +20,8 @@ _HELP = """Move a working FSDP1 training to FSDP2, and prove on your own run tha
 COMMAND is how you start a few steps of training, torchrun included. It runs the training under FSDP1 in a copy to
 record what the code alone does not show (trace), rewrites the files with that record (rewrite --trace), and then runs
 both versions in copies and compares every value of every step (verify). If they differ, or the second fails, it
-searches for the edits that cause it (verify --bisect). If their other form makes the runs equal, it writes that form
-and verifies again.
+searches for the edits that cause it (verify --bisect). If their alternative form makes the runs equal, it writes that
+form and verifies again.
 One page at the end shows what was rewritten, what is equal, what it costs, what is left to do by hand, and what never
 ran.
 

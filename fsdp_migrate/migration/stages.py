@@ -79,7 +79,7 @@ def go_on(desk: Desk, journal: Journal, settings_of: SettingsOf, progress: Progr
         request = partial(_request, settings_of=settings_of, trace=trace)
         bisection = bisect(_wanted(journal), request, bisect_text.watch(say), progress)
         if bisection.found.edits:
-            say(f"writing the other form of {bisect_text.places(bisection.found.edits)}, to be verified again")
+            say(f"writing the alternative form of {bisect_text.places(bisection.found.edits)}, to be verified again")
             journal = desk.put_form(journal, bisection.files)
     verdict = _verdict(desk, journal, bisection, progress)
     seconds = {**journal.seconds, "verified": time.monotonic() - began}

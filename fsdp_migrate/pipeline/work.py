@@ -55,7 +55,7 @@ class Indexer:
     def _index(self, candidate: Candidate) -> FileFacts | Skipped | Failed:
         module = module_of(candidate, self.engine)
         if module is None:
-            return Skipped("a notebook in another language than Python")
+            return Skipped("a notebook in a language other than Python")
         facts = self.engine.index(candidate.path, module)
         return Failed(why_unparsable(module)) if facts is None else facts
 
@@ -91,7 +91,7 @@ class Rewriter:
     def _rewrite_notebook(self, candidate: Candidate, settings: Settings) -> Result:
         notebook = notebooks.parse(candidate.data, candidate.path, self.engine.has_marker)
         if notebook is None:
-            return Skipped("a notebook in another language than Python")
+            return Skipped("a notebook in a language other than Python")
         result = self.engine.rewrite(notebook.module, candidate.path, self.project, settings)
         if not isinstance(result, Changed | Unchanged):
             return result

@@ -176,7 +176,7 @@ def test_bad_notebooks(text: str, reason: str | None, capsys: pytest.CaptureFixt
 def test_other_languages_are_skipped_and_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
     text = dump(cell("FSDP(x)"), kernelspec={"language": "R", "name": "ir"})
     assert main(["rewrite", str(write(text))]) == 0
-    assert "n.ipynb: skipped: a notebook in another language than Python" in capsys.readouterr().out
+    assert "n.ipynb: skipped: a notebook in a language other than Python" in capsys.readouterr().out
 
 
 def test_lost_cells_are_noticed() -> None:

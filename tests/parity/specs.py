@@ -69,53 +69,53 @@ EXCLUDED: dict[str, Callable[[Spec], bool]] = {
     "tied weights on the meta device: FSDP1 initialises them twice and unties them": lambda s: (
         s["model"] == "tied" and s["init"] != "eager"
     ),
-    "an ignored module that shares a weight with one that is not": lambda s: (
+    "an ignored module that shares a weight with a sharded one": lambda s: (
         s["model"] == "tied" and s["ignored"] != "none"
     ),
-    "a policy on top of units made by hand: FSDP1 raises ValueError": lambda s: (
+    "a wrap policy on top of manually wrapped units: FSDP1 raises ValueError": lambda s: (
         s["call"] in ("nested", "enable_wrap") and s["policy"] != "none"
     ),
-    "an optimizer made before wrapping: FSDP1 trains only with use_orig_params=True": lambda s: (
+    "an optimizer built before wrapping: FSDP1 trains it only with use_orig_params=True": lambda s: (
         s["optimizer"] == "before_wrapping" and (s["orig_params"] != "True" or s["init"] != "eager")
     ),
-    "an ignored fp32 module fed with bf16: dtype mismatch in the matrix product": lambda s: (
+    "an ignored fp32 module that gets bf16 inputs: dtype mismatch in the matrix product": lambda s: (
         s["ignored"] != "none" and s["precision"] in ("bf16", "bf16_param")
     ),
     "an ignored module on the meta device: nothing initialises it": lambda s: (
         s["ignored"] != "none" and s["init"] != "eager"
     ),
-    "ignored arguments where children are wrapped by hand with the same arguments": lambda s: (
+    "ignored modules or states, if children are wrapped manually with the same arguments": lambda s: (
         s["ignored"] != "none" and s["call"] in ("nested", "enable_wrap")
     ),
-    "active clipping beside a trained ignored module: FSDP1 clips each rank's shard by another factor": lambda s: (
+    "active clipping with a trained ignored module: FSDP1 clips each rank's shard by a different factor": lambda s: (
         s["ignored"] == "modules_trained" and s["clip"].startswith("active")
     ),
-    "units that hold frozen parameters only": lambda s: s["ignored"] != "none" and s["policy"] in ("always", "size"),
+    "units that contain only frozen parameters": lambda s: s["ignored"] != "none" and s["policy"] in ("always", "size"),
     "BatchNorm inside a bf16 unit with fp32 statistics: dtype mismatch": lambda s: (
         s["model"] == "conv" and s["precision"] == "bf16_param" and s["policy"] == "none"
     ),
-    "the strategy has no spelling when it is absent": lambda s: (
+    "different spellings of a strategy that is not given": lambda s: (
         s["strategy"] == "absent" and s["spelling"] != "literal"
     ),
-    "a strategy per module beside NO_SHARD or a hybrid one": lambda s: (
+    "a strategy per module together with NO_SHARD or a hybrid strategy": lambda s: (
         s["policy"] == "custom_dict" and s["strategy"] not in ("absent", "FULL_SHARD", "SHARD_GRAD_OP")
     ),
-    "AdamW where the last bit cannot be had: it makes a whole step of the rounding of a zero gradient": lambda s: (
+    "AdamW where the last bits may differ: it turns a rounding error in a zero gradient into a full step": lambda s: (
         s["optimizer"] == "adamw" and tolerance(s).relative > 0
     ),
-    "bf16 gradients added up under no_sync() by NO_SHARD with use_orig_params=True: FSDP1 fails": lambda s: (
+    "bf16 gradients accumulated under no_sync() with NO_SHARD and use_orig_params=True: FSDP1 fails": lambda s: (
         s["strategy"] == "NO_SHARD"
         and s["orig_params"] == "True"
         and s["precision"] in ("bf16", "bf16_param")
         and s["accumulate"] not in ("none", "plain")
     ),
-    "a class that wraps its own model and trains it, with that in a container as well": lambda s: (
+    "a class that wraps and trains its own model, if the model is also passed in a container": lambda s: (
         s["call"] == "attribute" and s["place"] not in ("script", "another_file")
     ),
-    "a closure that trains has no train function beside it": lambda s: (
+    "a closure that trains, together with a separate train function": lambda s: (
         s["place"] == "closure" and s["layout"] == "train_function"
     ),
-    "a hybrid strategy takes a two-dimensional mesh": lambda s: "HYBRID" in s["strategy"] and s["group"] != "mesh",
+    "a hybrid strategy without a two-dimensional mesh": lambda s: "HYBRID" in s["strategy"] and s["group"] != "mesh",
 }
 
 

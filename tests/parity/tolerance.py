@@ -26,17 +26,17 @@ SMALL = 0.05
 EXACT = Tolerance(0.0, "bit for bit")
 CLIPPED = Tolerance(1e-5, "active clipping scales by the norm, which agrees to 1e-6")
 NO_SYNC = Tolerance(
-    3e-2, "without synchronisation FSDP1 adds gradients in the dtype of the parameters, FSDP2 in that of the reduction"
+    3e-2, "without synchronisation FSDP1 accumulates gradients in the parameters' dtype, FSDP2 in the reduction dtype"
 )
 NO_SHARD = Tolerance(
     1e-5,
-    "under NO_SHARD FSDP1 adds each local gradient to the sum reduced before and reduces that again: it rounds twice",
+    "under NO_SHARD FSDP1 adds each local gradient to the already reduced sum and reduces it again, so it rounds twice",
 )
 NO_SHARD_LOW = Tolerance(3e-2, f"{NO_SHARD.reason}, here in bf16")
 BUFFERS = Tolerance(
     0.0,
-    "bit for bit, but a buffer cast to buffer_dtype may be saved in it: FSDP1 casts it back, except where the root has"
-    " no direct parameters; fsdp_compat always does, FSDP2 alone never, which the finding says",
+    "bit for bit, except that a buffer cast to buffer_dtype may be saved in that dtype: FSDP1 casts it back unless the"
+    " root has no direct parameters, fsdp_compat always does, and plain FSDP2 never does (a finding says so)",
 )
 TOLERANCES = (BUFFERS, CLIPPED, NO_SHARD, NO_SHARD_LOW, NO_SYNC)
 

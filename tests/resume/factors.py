@@ -35,7 +35,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
 
 #: What FSDP1 itself cannot do, so that there is nothing to resume; the reason says what it does instead.
 EXCLUDED: dict[str, Callable[[Spec], bool]] = {
-    "states that are not of their parameter's shape: FSDP1 gathers none, and only its ranks' own files have them": (
+    "states shaped differently from their parameter: FSDP1 does not gather them, so only per-rank files have them": (
         lambda s: s["optimizer"] == "other shapes" and s["form"] not in ("local", "raw")
     ),
     "LOCAL_STATE_DICT with a device mesh: FSDP1 raises": (
@@ -55,11 +55,17 @@ def tolerance(spec: Spec) -> tuple[float, str]:
     saving, resuming = (ranks.removesuffix("h") for ranks in spec["ranks"].split(" to "))
     if saving != resuming:
         relative = ONLY_LOSSES if "bf16" in spec["model"] else 1e-4
-        return relative, "another number of ranks adds up gradients in another order"
+        return relative, "a different number of ranks sums gradients in a different order"
     if spec["optimizer"] == "fused adamw":
-        return 1e-6, "a CPU kernel rounds the last elements of a tensor otherwise, and FSDP1's tensors end elsewhere"
+        return (
+            1e-6,
+            "a CPU kernel rounds a tensor's last elements differently, and FSDP1's tensors end elsewhere",
+        )
     if spec["model"] == "pure bf16" and spec["optimizer"] in _ROUNDING_BY_PLACE:
-        return 2e-2, "a CPU kernel rounds the last elements of a tensor otherwise, and FSDP1's tensors end elsewhere"
+        return (
+            2e-2,
+            "a CPU kernel rounds a tensor's last elements differently, and FSDP1's tensors end elsewhere",
+        )
     return 0.0, ""
 
 

@@ -21,7 +21,7 @@ from tests.shim.gates import needs_torch
 from tests.shim.models import Model, build, loss_of
 from tests.shim.training import POLICIES, quiet_fsdp1, weights_here, weights_of
 
-CALLS_HOOKS = needs_torch("2.9", "FSDPModule.set_custom_reduce_scatter, through which FSDP2 calls a hook")
+CALLS_HOOKS = needs_torch("2.9", "FSDPModule.set_custom_reduce_scatter, which FSDP2 needs to call a communication hook")
 DTYPES = {torch.float16: default_hooks.fp16_compress_hook, torch.bfloat16: default_hooks.bf16_compress_hook}
 
 

@@ -242,7 +242,7 @@ def waiting(rank: int, world_size: int, implementation: str, strategy: str, dtyp
             torch.bfloat16,
             marks=[
                 needs_torch("2.10", "Tensor.grad_dtype"),
-                older_than_torch("2.15", "which adds up in the dtype of the reduction"),
+                older_than_torch("2.15", "which accumulates in the reduction dtype"),
             ],
         ),
     ],

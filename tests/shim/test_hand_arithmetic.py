@@ -137,7 +137,7 @@ def averaged(model: nn.Module, state: dict[Any, torch.Tensor]) -> None:
             param.copy_(average)
 
 
-DATA_IN_PLACE = "param.data -= x, which fsdp_compat refuses before, since it looks like param.data = y"
+DATA_IN_PLACE = "param.data -= x, which fsdp_compat cannot distinguish from param.data = y on older torch"
 STEPS_BY_HAND = {function.__name__: function for function in (clamped, scaled, signed, with_momentum, averaged)}
 
 

@@ -40,7 +40,7 @@ def printed(rank: int, world_size: int, sources: list[str]) -> list[str]:
 
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="the page shows what a CPU prints")
-@needs_torch("2.8", "reshard_after_forward=None, which the page shows")
+@needs_torch("2.8", "reshard_after_forward=None, which the documentation page prints")
 def test_the_page_shows_what_its_code_prints(pool: Pool) -> None:
     sources = [text for language, text in blocks() if language == "python"]
     shown = [text for language, text in blocks() if language == "text"]

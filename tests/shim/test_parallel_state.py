@@ -73,7 +73,7 @@ def load(rank: int, world_size: int, directory: str, shape: Shape, style: str) -
     return losses
 
 
-INTO_STRIDES = needs_torch("2.8", "a checkpoint that loads into rows cut by FSDP and tensor parallelism alike")
+INTO_STRIDES = needs_torch("2.8", "loading a checkpoint into a dimension sharded by both FSDP and tensor parallelism")
 
 
 @pytest.mark.parametrize(

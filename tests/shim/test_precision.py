@@ -398,7 +398,7 @@ def nested_inputs(rank: int, world_size: int, side: str, precision: MixedPrecisi
     return [outer.seen, inner.seen if side == "fsdp_compat" else inner.module.seen]
 
 
-@needs_torch("2.8", "fully_shard that casts what is in dataclasses")
+@needs_torch("2.8", "fully_shard that casts tensors inside dataclasses")
 @pytest.mark.parametrize(
     "precision",
     [

@@ -53,7 +53,7 @@ def test_a_number_to_reshard_to_makes_groups_for_each_unit(pool: Pool) -> None:
     assert with_two >= with_true + 5
 
 
-@needs_torch("2.12", "the refusal; before, tied weights come apart silently")
+@needs_torch("2.12", "the error; older versions of torch silently untie the weights")
 def test_torch_refuses_tied_weights_in_two_units_by_itself(pool: Pool) -> None:
     assert "shared with a parameter already managed by another" in pool.run(preflight_more.refused, 2)[0]
 

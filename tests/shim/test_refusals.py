@@ -119,7 +119,7 @@ def no_such_device(rank: int, world_size: int, implementation: str) -> None:
 
 
 CUDA_WITHOUT_DEVICE = pytest.mark.skipif(
-    torch.backends.cuda.is_built(), reason="FSDP1 on a torch built for CUDA complains of the driver instead"
+    torch.backends.cuda.is_built(), reason="on a CUDA build of torch, FSDP1 raises a driver error instead"
 )
 
 

@@ -81,7 +81,7 @@ def test_the_form_that_is_equal_is_written_and_verified(project: Path, capsys: p
     commit(project, HALVES)
     assert main(["verify", "--bisect", "--apply", *COMMAND]) == 0
     out, err = capsys.readouterr()
-    assert "the runs are equal with the other form of this edit\n  train.py:19 FSDP201" in out
+    assert "the runs are equal with the alternative form of this edit\n  train.py:19 FSDP201" in out
     assert "  first difference: step 0, gradients, 0.weight\n    before: " in out
     assert "  +        fsdp_compat.clip_grad_norm_(model, 100.0)" in out
     assert "run 1 of at most 7: " in err
@@ -126,9 +126,9 @@ def test_what_others_have_written_is_left(project: Path, capsys: pytest.CaptureF
     assert main(["verify", "--bisect", "--apply", *COMMAND]) == 2
     out, err = capsys.readouterr()
     assert "OSError: patched" in out
-    assert "the rewrite fails at train.py:24 (line of the rewrite); nearest finding (line of the code before):\n" in out
+    assert "the rewrite fails at train.py:24 (line of the rewrite); nearest finding (line of the old code):\n" in out
     assert "\n  train.py:19 FSDP201" in out
-    assert "train.py: neither the code before nor its rewrite; nothing was written" in err
+    assert "train.py: neither the old code nor its rewrite; nothing was written" in err
     assert (project / "train.py").read_text(encoding="utf-8") == mine
 
 
@@ -138,7 +138,7 @@ def test_where_no_form_is_equal_that_is_said(project: Path, capsys: pytest.Captu
     commit(project, "pass", TRAIN.replace("    optimizer =", other))
     assert main(["verify", "--bisect", *COMMAND]) == 1
     out, _ = capsys.readouterr()
-    assert "no other form of any edit makes the runs equal (" in out
+    assert "no alternative form of any edit makes the runs equal (" in out
     assert "the difference is first seen at before the first step, initial weights" in out
 
 
@@ -147,7 +147,7 @@ def test_a_program_that_does_not_repeat_itself_is_named(project: Path, capsys: p
     commit(project, HALVES, TRAIN.replace("manual_seed(0)", "seed()"))
     words = [word for word in COMMAND if word != "--no-repeat"]
     assert main(["verify", "--bisect", *words]) in (0, 1)
-    assert "the run before differs from itself" in capsys.readouterr().out
+    assert "two runs of the old code differ" in capsys.readouterr().out
 
 
 @pytest.mark.whole
@@ -155,7 +155,7 @@ def test_migrate_writes_the_form_that_is_equal(project: Path, capsys: pytest.Cap
     commit(project, HALVES)
     assert main(["migrate", *(word for word in COMMAND if word != "--no-repeat")]) == 0
     out, err = capsys.readouterr()
-    assert "writing the other form of train.py:19 FSDP201, to be verified again" in err
+    assert "writing the alternative form of train.py:19 FSDP201, to be verified again" in err
     assert "== What made the rewrite differ" in out
     assert "fsdp_compat.clip_grad_norm_(model, 100.0)" in (project / "train.py").read_text(encoding="utf-8")
 

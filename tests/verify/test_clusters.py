@@ -73,7 +73,7 @@ def test_a_rounding_is_measured_as_on_one_machine(cluster: dict[str, str], tmp_p
     assert main(["rewrite", "--quiet", "--allow-dirty", str(tmp_path / "new")]) == 0
     done = script("verify.sbatch", cluster, "old", "new", "a folder", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Nothing to do: a rounding of that size has the same effect in the run before." in done.stdout
+    assert "Nothing to do: a rounding of that size has the same effect in the old run." in done.stdout
     assert "equal within the measured effect of a rounding" in done.stdout
 
 

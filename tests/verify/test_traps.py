@@ -40,7 +40,7 @@ def test_equal_recordings_may_be_compared(recording: Recording) -> None:
 def test_a_recorder_that_failed_on_one_side(recording: Recording, side: str) -> None:
     failed = replace(recording, failures=("TypeError: no digest",))
     pair = (failed, recording) if side == "before" else (recording, failed)
-    assert trap(*pair) == f"the recorder failed in the run {side}:\nTypeError: no digest"
+    assert trap(*pair) == f'the recorder failed in the run "{side}":\nTypeError: no digest'
 
 
 def test_other_numbers_of_optimizers(recording: Recording) -> None:
@@ -62,7 +62,7 @@ def test_nothing_of_what_was_rewritten_ran(recording: Recording, tmp_path: Path)
     found = replace(recording, files=(str(ran),))
     assert wrong_origin(found, Origin(tmp_path, changed=(ran, rewritten)), "after") is None
     problem = wrong_origin(found, Origin(tmp_path, changed=(rewritten,)), "after")
-    assert problem == "none of the 1 rewritten files was imported by the run after; check the command"
+    assert problem == 'none of the 1 rewritten files was imported by the run "after"; check the command'
 
 
 def test_ranks_that_recorded_different_numbers_of_steps(
@@ -87,7 +87,7 @@ def test_a_crash_of_the_run_after_shows_its_own_traceback(
     write(tmp_path / "other.py", body="raise ArithmeticError('the loss is gone')")
     code, text = told(capsys, "--no-repeat", "--steps", "1", *both("train.py 2 1", "other.py 2 1"))
     assert code == 2
-    assert "the run after failed with exit code 1:\nTraceback (most recent call last):" in text
+    assert 'the run "after" failed with exit code 1:\nTraceback (most recent call last):' in text
     assert text.rstrip().endswith("ArithmeticError: the loss is gone")
 
 

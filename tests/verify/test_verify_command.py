@@ -162,7 +162,7 @@ def test_the_original_in_place_of_the_copy(
     options = ("--before-dir", "old", "--after-dir", "new", "--no-repeat", "--steps", "2")
     code, text = told(capsys, *options, "--", PYTHON, "train.py", "2", "1")
     assert code == 2
-    assert f"the run after imported {old / 'layers.py'}, which is not in its copy" in text
+    assert f'the run "after" imported {old / "layers.py"}, which is not in its copy' in text
 
 
 def test_the_second_run_resumes_from_the_first(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_the_second_run_resumes_from_the_first(program: Path, capsys: pytest.Cap
     write(program, body=body)
     code, text = told(capsys, "--no-repeat", *both("train.py 2 1", "train.py 2 1"))
     assert code == 2
-    assert f"the run after read {program.parent / 'saved'}, which an earlier run of this comparison wrote" in text
+    assert f"the new run read {program.parent / 'saved'}, which an earlier run of this comparison wrote" in text
 
 
 def test_packages_that_are_installed_between_two_runs_are_no_state(
@@ -193,7 +193,7 @@ def test_a_crash_shows_the_programs_own_traceback(program: Path, capsys: pytest.
     write(program, body="raise ArithmeticError('the loss is gone')")
     code, text = told(capsys, "--no-repeat", *both("train.py 2 1", "train.py 2 1"))
     assert code == 2
-    assert "the run before failed with exit code 1:\nTraceback (most recent call last):" in text
+    assert 'the run "before" failed with exit code 1:\nTraceback (most recent call last):' in text
     assert text.rstrip().endswith("ArithmeticError: the loss is gone")
 
 
@@ -203,7 +203,7 @@ def test_a_run_without_a_step(
     monkeypatch.chdir(tmp_path)
     code, text = told(capsys, "--no-repeat", *both("-c pass", "-c pass"))
     assert code == 2
-    assert "the run before ended without an optimizer step that could be recorded" in text
+    assert 'the run "before" ended without an optimizer step that could be recorded' in text
 
 
 def test_a_run_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +211,7 @@ def test_a_run_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     hangs = "-c 'import signal; print(42, flush=True); signal.pause()'"
     code, text = told(capsys, "--no-repeat", "--timeout", "1", *both(hangs, hangs))
     assert code == 2
-    assert "the run before did not end within 1 seconds; it printed last:\n42" in text
+    assert 'the run "before" did not end within 1 seconds; it printed last:\n42' in text
 
 
 def test_a_program_that_does_not_repeat_itself(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def members(file: Path, item: int, length: int) -> Members:
                 name_length, extra = struct.unpack("<HH", stream.read(4))
                 places[name] = (item + header + 30 + name_length + extra, held)
     except (OSError, ValueError, struct.error) as error:
-        raise Disagrees(f"{file}: an archive that a second reader cannot follow: {error}") from error
+        raise Disagrees(f"{file}: an archive that the second reader cannot read: {error}") from error
     root = next((name.removesuffix("data.pkl") for name in places if name.endswith("data.pkl")), None)
     if root is None:
         raise Disagrees(f"{file}: an archive without data.pkl")

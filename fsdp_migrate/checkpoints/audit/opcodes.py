@@ -138,7 +138,7 @@ class _Machine:
             case "DUP":
                 stack.append(stack[-1])
             case _:
-                raise Disagrees(f"the operation {name}, which no checkpoint has")
+                raise Disagrees(f"the opcode {name}, which checkpoints never contain")
 
     def _above(self) -> list[Any]:
         """What lies above the last mark, taken from the stack together with it."""
@@ -146,7 +146,7 @@ class _Machine:
         while self.stack[place] is not _MARK:
             place -= 1
             if place < 0:
-                raise Disagrees("a pickle without the mark that it refers to")
+                raise Disagrees("a pickle opcode refers to a mark that does not exist")
         above = self.stack[place + 1 :]
         del self.stack[place:]
         return above

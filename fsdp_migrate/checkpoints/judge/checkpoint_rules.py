@@ -35,8 +35,8 @@ tensors in memory.
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp
 ```
 
-The `ShardedTensor` names in the `.metadata` of every folder of `torch.distributed.checkpoint`, also those that FSDP2
-wrote, are not meant: such a folder loads without conversion (FSDP404).""",
+This does not include the `ShardedTensor` names in the `.metadata` of `torch.distributed.checkpoint` folders, which
+FSDP2 writes too: such a folder loads without conversion (FSDP404).""",
     "FSDP402": """\
 LOCAL_STATE_DICT (`_flat_param`).
 

@@ -100,7 +100,7 @@ def apply(root: Path, bisection: Bisection, command: str) -> list[str]:
     held = {path: (root / path).read_bytes() if (root / path).is_file() else None for path in bisection.files}
     strange = [path for path, one in bisection.files.items() if held[path] not in (one.before, one.native, one.other)]
     if strange:
-        raise CannotRun(f"{', '.join(strange)}: neither the code before nor its rewrite; nothing was written")
+        raise CannotRun(f"{', '.join(strange)}: neither the old code nor its rewrite; nothing was written")
     changes = {
         (root / path).resolve(): (now, bisection.files[path].other)
         for path, now in held.items()

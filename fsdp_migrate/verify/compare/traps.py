@@ -21,7 +21,7 @@ def trap(before: Recording, after: Recording) -> str | None:
     """Why the two cannot be compared, and what to do; None if they can."""
     for side, recording in (("before", before), ("after", after)):
         if recording.failures:
-            return f"the recorder failed in the run {side}:\n{recording.failures[0]}"
+            return f'the recorder failed in the run "{side}":\n{recording.failures[0]}'
     if len(before.steps) != len(after.steps):
         counts = f"{len(before.steps)} steps before and {len(after.steps)} after"
         return f"the runs recorded {counts}: one of them ended early; see what it printed last"
@@ -31,7 +31,7 @@ def trap(before: Recording, after: Recording) -> str | None:
     if after.earlier:
         more = f" and {len(after.earlier) - 1} more" if len(after.earlier) > 1 else ""
         return (
-            f"the run after read {after.earlier[0]}{more}, which an earlier run of this comparison wrote; "
+            f"the new run read {after.earlier[0]}{more}, which an earlier run of this comparison wrote; "
             "give each run its own output directory, such as a relative one"
         )
     return None
@@ -45,10 +45,10 @@ def wrong_origin(recording: Recording, origin: Origin, side: str) -> str | None:
         strange = [file for file in files if file.is_relative_to(other.resolve()) and not file.is_relative_to(tree)]
         if strange:
             return (
-                f"the run {side} imported {strange[0]}, which is not in its copy {tree}: an editable install or an "
+                f'the run "{side}" imported {strange[0]}, which is not in its copy {tree}: an editable install or an '
                 "absolute path leads to the original; start the program with paths relative to the repository, and "
                 "packages on a relative PYTHONPATH"
             )
     if origin.changed and not {file.resolve() for file in origin.changed} & set(files):
-        return f"none of the {len(origin.changed)} rewritten files was imported by the run {side}; check the command"
+        return f'none of the {len(origin.changed)} rewritten files was imported by the run "{side}"; check the command'
     return None

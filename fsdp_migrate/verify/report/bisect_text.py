@@ -25,14 +25,14 @@ def watch(say: Callable[[str], None]) -> Watch:
 def run_line(run: int, most: int, edits: Sequence[Edit], trial: Trial) -> str:
     """One run of the search."""
     names = places(edits[:_MANY]) + (f" and {len(edits) - _MANY} more" if len(edits) > _MANY else "")
-    return f"run {run} of at most {most}: {names} in the other form: {_came(trial)}"
+    return f"run {run} of at most {most}: {names} in the alternative form: {_came(trial)}"
 
 
 def lines(bisection: Bisection) -> Iterator[str]:
     """The verdict on the rewrite as it is, what was found, and the form that makes the runs equal."""
     found, notes = bisection.found, bisection.notes
     if not bisection.repeats:
-        notes = (*notes, "the run before differs from itself: equal means within its measured noise")
+        notes = (*notes, "two runs of the old code differ: equal means within that measured noise")
     if found.native.verdict is not None:
         verdict = found.native.verdict
         yield from verdict_text.lines(replace(verdict, notes=(*verdict.notes, *notes)))
@@ -41,7 +41,7 @@ def lines(bisection: Bisection) -> Iterator[str]:
         yield from (f"note: {note}" for note in notes)
     if found.crash is not None:
         where, finding = found.crash
-        yield f"the rewrite fails at {where} (line of the rewrite); nearest finding (line of the code before):"
+        yield f"the rewrite fails at {where} (line of the rewrite); nearest finding (line of the old code):"
         yield f"  {_said(finding)}"
     if found.search is None:
         return
@@ -58,13 +58,14 @@ def _answer(found: Bisected) -> Iterator[str]:
     if not found.edits:
         seen = _came(found.native)
         if not search.is_smallest:
-            yield f"no other form was found in {count(search.runs, 'run')}; {seen}"
+            yield f"no alternative form was found in {count(search.runs, 'run')}; {seen}"
             return
-        yield f"no other form of any edit makes the runs equal ({count(search.runs, 'run')}); {seen}"
+        yield f"no alternative form of any edit makes the runs equal ({count(search.runs, 'run')}); {seen}"
         yield "  Try fsdp-migrate verify --to shim, and read the findings of level review."
         return
     smallest = "" if search.is_smallest else ", maybe fewer: no runs are left"
-    yield f"found in {count(search.runs, 'run')}: the runs are equal with the other form of {_edits(found)}{smallest}"
+    runs = count(search.runs, "run")
+    yield f"found in {runs}: the runs are equal with the alternative form of {_edits(found)}{smallest}"
     for edit in found.edits:
         yield f"  {_said(_spoken(edit, found.native))}"
     verdict = found.native.verdict

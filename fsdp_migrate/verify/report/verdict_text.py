@@ -56,9 +56,9 @@ def _written(verdict: Verdict) -> Iterator[str]:
     for name, said in found.different:
         yield f"  {name}: {said}"
     for name in found.only_before:
-        yield f"note: only the run before writes {name}"
+        yield f"note: only the old run writes {name}"
     for name in found.only_after:
-        yield f"note: only the run after writes {name}"
+        yield f"note: only the new run writes {name}"
 
 
 def _table(verdict: Verdict) -> Iterator[str]:

@@ -77,7 +77,7 @@ def run(wanted: Run, timeout: float | None, watch: Watch) -> float:
                 start_new_session=True,
             )
         except OSError as error:
-            raise CannotRun(f"the run {wanted.side} could not be started: {error}") from error
+            raise CannotRun(f'the run "{wanted.side}" could not be started: {error}') from error
         try:
             code = _wait(process, wanted, began, timeout, watch)
         except BaseException:
@@ -85,7 +85,7 @@ def run(wanted: Run, timeout: float | None, watch: Watch) -> float:
             raise
     if code != 0:
         told = own_traceback(wanted.log)
-        raise CannotRun(f"the run {wanted.side} failed with exit code {code}:\n{told}{_asks_for_gpu(told, wanted)}")
+        raise CannotRun(f'the run "{wanted.side}" failed with exit code {code}:\n{told}{_asks_for_gpu(told, wanted)}')
     return time.monotonic() - began
 
 
@@ -99,7 +99,7 @@ def _wait(process: subprocess.Popen[bytes], wanted: Run, began: float, timeout: 
             stood = "".join(f"\n  {line}" for line in stacks(Path(wanted.orders.out)))
             _end(process)
             told = own_traceback(wanted.log) + (f"\nits ranks are at:{stood}" if stood else "")
-            raise CannotRun(f"the run {wanted.side} did not end within {timeout:g} seconds; it printed last:\n{told}")
+            raise CannotRun(f'the run "{wanted.side}" did not end within {timeout:g} seconds; it printed last:\n{told}')
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -117,7 +117,7 @@ class Runner:
         run(Run(name, side.command, tree, log, orders, remap), self.timeout, watch)
         if not out.is_dir():
             raise CannotRun(
-                f"the run {name} ended without an optimizer step that could be recorded: it does not train, or its "
+                f'the run "{name}" ended without an optimizer step that could be recorded: it does not train, or its '
                 "Python ignores PYTHONPATH (-I, -E, -S, or a launcher that clears the environment)"
             )
         return read(out)

@@ -65,8 +65,8 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
                     node,
                     Level.REVIEW,
                     f"assumes this is not the class name of a sharded module, which is no longer {FSDP}",
-                    "test isinstance(module, FSDPModule), or search for the name of the model's own class: FSDP2 "
-                    "keeps it in the new name",
+                    "test isinstance(module, FSDPModule), or search for the name of the model's own class: the new "
+                    "class name still contains it",
                 )
             elif isinstance(text, str) and file.settings.to != "shim" and (moved := _patched(node, text, file)):
                 yield Diagnosis(

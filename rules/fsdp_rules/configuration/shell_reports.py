@@ -91,7 +91,7 @@ torchrun --nproc_per_node 8 train.py \\
             told = f"the version of FSDP is that of {config.value}"
             yield Verdict(config, Level.INFO, told, "Run this tool on that file, too.")
             return
-        told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from then on"
+        told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from 5.10 on"
         yield Verdict(words or config, Level.MANUAL, told, _ADVICE)
 
 

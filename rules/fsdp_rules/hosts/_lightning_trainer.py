@@ -43,7 +43,7 @@ def trained(strategy: cst.Call, file: File) -> Trained:
     found = Trained()
     given = {key_of(one): one.value for one in trainers[0].args}
     if None in given:
-        found.reason = "the Trainer's arguments are not all named here"
+        found.reason = "not all of the Trainer's arguments are written out here"
         return found
     arguments = {name: value for name, value in given.items() if name}
     precision = literal(arguments["precision"], file) if "precision" in arguments else None

@@ -130,5 +130,5 @@ def _unseen(arguments: Arguments, file: File) -> Diagnosis:
         level = Level.INFO if arguments.block.around[WORDS] else Level.MANUAL
         told, advice = f"the version of FSDP is that of {path}", "Run this tool on that file, too"
         return Diagnosis(arguments.place, level, told, advice)
-    told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from then on"
+    told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from 5.10 on"
     return Diagnosis(arguments.place, Level.MANUAL, told, f"{_ADVICE.rstrip('.')}: {arguments.unseen}")

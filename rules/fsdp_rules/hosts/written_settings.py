@@ -124,6 +124,6 @@ def _is_appended(node: cst.CSTNode, file: File) -> bool:
     return isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "append"
 
 
-_UNVERSIONED = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from then on"
+_UNVERSIONED = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from 5.10 on"
 _FLAG_ADVICE = "Add --fsdp_version 2 and write --fsdp_reshard_after_forward in place of the strategy"
 _CONFIG_ADVICE = 'Add --fsdp_config \'{"version": 2, "reshard_after_forward": true}\' for transformers 5.10'

@@ -27,10 +27,10 @@ from fsdp_rules.verdict.what_to_test import EFFECT
 SETS = frozenset({"add_module", "register_module", "register_parameter", "setattr"})
 #: Attributes of the wrapper that other rules speak about, or that no number depends on.
 OTHERS = frozenset({"device", "forward", "module"})
-OWN = "FSDP2 now uses this new, unsharded part (FSDP1 gave it to the wrapper alone)"
+OWN = "FSDP2 now uses this new, unsharded part (FSDP1 set it only on the wrapper)"
 PLAIN = "the new part is not sharded: optimizers and clipping cannot mix it with DTensors"
-READ = "FSDP2's model now reads this {name}, which FSDP1 gave to the wrapper alone"
-ASSUMED = "assumes the model does not read {name} itself, which FSDP1 gave to the wrapper alone"
+READ = "FSDP2's model now reads this {name}, which FSDP1 set only on the wrapper"
+ASSUMED = "assumes the model does not read {name} itself, which FSDP1 set only on the wrapper"
 BEFORE = "to keep the numbers, remove the line; to get the intended behaviour, keep it"
 ADVICE = "change the parts of the model before it is sharded, or shard the new part with fully_shard and the same mesh"
 
@@ -67,7 +67,7 @@ from torch.distributed.fsdp import fully_shard
 
 def build(model, classes):
     fully_shard(model)
-    # TODO(fsdp-migrate FSDP229): FSDP2 now uses this new, unsharded part (FSDP1 gave it to the wrapper alone)
+    # TODO(fsdp-migrate FSDP229): FSDP2 now uses this new, unsharded part (FSDP1 set it only on the wrapper)
     model.head = nn.Linear(64, classes)
     return model
 """

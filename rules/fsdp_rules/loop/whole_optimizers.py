@@ -68,7 +68,7 @@ class WholeOptimizers(Rule):
     name = "whole-parameter-optimizers"
     markers = (("Optimizer)", "param_groups"),)
     open_world = True
-    what_to_test = "Compare the losses of some hundred steps with those of the old code."
+    what_to_test = "Compare the losses of a few hundred steps with those of the old code."
     visits = (cst.Call, cst.ClassDef)
     shim = True
     before = """

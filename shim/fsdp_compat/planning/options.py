@@ -84,7 +84,7 @@ class Options:
             )
         if self.process_group is not None and self.device_mesh is not None:
             raise ValueError(
-                "Cannot pass both process_group and device_mesh at the same time. Please just pass only one of them: "
+                "Cannot pass both process_group and device_mesh at the same time. Please pass only one of them: "
                 "they mean the same thing."
             )
         if self.sharding_strategy in HYBRID:

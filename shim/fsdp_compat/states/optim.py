@@ -168,8 +168,8 @@ def _check_units_whole(model: nn.Module, held: Held, saved: Mapping[Any, Any]) -
         if lacking and any(isinstance(value, torch.Tensor) and not value.dim() for value in values):
             raise ValueError(
                 "All unflattened parameters comprising a single flat parameter must have scalar state with the same "
-                f"value and dtype: optim_state_dict has none for {shortened(lacking)}, and has some for others of the "
-                f"same {type(unit).__name__}. Load it into the model that it was saved from, or use "
+                f"value and dtype: optim_state_dict has no state for {shortened(lacking)}, but has state for other "
+                f"parameters of the same {type(unit).__name__}. Load it into the model that it was saved from, or use "
                 "use_orig_params=True."
             )
 

@@ -107,7 +107,7 @@ WITHOUT = {
 def test_what_has_no_parameters_is_an_assumption(text: str, new: str) -> None:
     source = f"{HEAD}{text}\ndef build(net):\n    model = FSDP(net)\n    model.extra = {new}\n"
     assert said(source) == [
-        ("review", "assumes the model does not read extra itself, which FSDP1 gave to the wrapper alone")
+        ("review", "assumes the model does not read extra itself, which FSDP1 set only on the wrapper")
     ]
 
 
@@ -131,7 +131,7 @@ def test_what_the_model_itself_reads_is_not_the_wrapper_s(line: str, read: str, 
     net = f"class Net(nn.Module):\n    def forward(self, x):\n        return {read}\n"
     use = f"def build():\n    model = FSDP(Net())\n    {line}\n    return model\n"
     found = said(f"{HEAD}{net}\n{use}") if whole else said(f"{HEAD}from nets import Net\n{use}", nets=IMPORTS + net)
-    assert found == [("manual", "FSDP2's model now reads this extra, which FSDP1 gave to the wrapper alone")]
+    assert found == [("manual", "FSDP2's model now reads this extra, which FSDP1 set only on the wrapper")]
 
 
 NONE = {
