@@ -183,7 +183,7 @@ def test_an_index_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_a_target_that_its_reader_would_take_for_something_else(name: str, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     torch.save({"w": W}, tmp_path / "in.pt")
-    with pytest.raises(CannotConvert, match="not read under such a name"):
+    with pytest.raises(CannotConvert, match="file with this name would not be read"):
         converted(tmp_path / "in.pt", tmp_path / "new" / name, Target.FULL)
     assert os.listdir(tmp_path / "new") == []  # noqa: PTH208
 

@@ -30,7 +30,7 @@ def leaves_of(files: Sequence[Path]) -> Iterator[tuple[Name, Leaf | Spread]]:
                     seen.add(name)
                     yield from (((*name, *inner), leaf) for inner, leaf in leaves(*places[str(fqn), None]))
         except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise Disagrees(f"{file}: metadata that a second reader cannot follow: {error!r}") from error
+            raise Disagrees(f"{file}: metadata that the second reader cannot read: {error!r}") from error
     yield from tensors.items()
 
 

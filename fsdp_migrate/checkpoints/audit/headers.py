@@ -41,7 +41,7 @@ def leaves_of(files: Sequence[Path]) -> Iterator[tuple[Name, Tensor]]:
                     box = Part((0,) * len(shape), shape, place)
                     yield (name,), Tensor(dtype, shape, (box,), None if known else end - first)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-            raise Disagrees(f"{file}: a header that a second reader cannot follow: {error!r}") from error
+            raise Disagrees(f"{file}: a header that the second reader cannot read: {error!r}") from error
     for name, held in parts.items():
         ends = [tuple(a + b for a, b in zip(part.first, part.sizes, strict=True)) for _, part in held]
         yield (name,), Tensor(held[0][0], tuple(map(max, zip(*ends, strict=True))), tuple(part for _, part in held))

@@ -71,7 +71,7 @@ def structure(data: bytes) -> Any:
     except Disagrees:
         raise
     except Exception as error:  # whatever broken data makes of it
-        raise Disagrees(f"a pickle that a second reader cannot follow: {error}") from error
+        raise Disagrees(f"a pickle that the second reader cannot read: {error}") from error
 
 
 class _Machine:

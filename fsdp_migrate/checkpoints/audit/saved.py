@@ -88,7 +88,7 @@ class _Saved:
         try:
             return self._tensor(value) or Foreign(_spelled(value))
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Disagrees(f"{self._archive.file}: a tensor that a second reader cannot follow: {error}") from error
+            raise Disagrees(f"{self._archive.file}: a tensor that the second reader cannot read: {error}") from error
 
     def _tensor(self, value: Any) -> Tensor | Spread | None:
         if not isinstance(value, Made) or not isinstance(value.function, Named):

@@ -121,7 +121,7 @@ def _refuse_names_of_other_encodings(state: State, target: Path) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             shown = text.encode("utf-8", "backslashreplace").decode()
-            raise CannotConvert(f"{what} {shown} has characters that UTF-8 cannot spell: rename it") from error
+            raise CannotConvert(f"{what} {shown} has characters that UTF-8 cannot encode: rename it") from error
 
 
 def _write(state: State, path: Path, stream: TensorStream, to: Target, shard_size: int) -> None:

@@ -40,7 +40,7 @@ def refuse(source: Path, target: Path) -> None:
 def refuse_name(target: Path, to_file: bool) -> None:
     """Raise :class:`CannotConvert` for a name by which its reader would take a file of ``torch.save`` for another."""
     if to_file and target.name.endswith(_NO_FILES_OF_TORCH):
-        raise CannotConvert(f"{target}: a file of torch.save is not read under such a name: call it {target.name}.pt")
+        raise CannotConvert(f"{target}: a torch.save file with this name would not be read: call it {target.name}.pt")
 
 
 def refuse_repetition(state: State, source: Path, files: Iterable[Path]) -> None:

@@ -127,7 +127,7 @@ def _flat(checkpoint: Checkpoint, count: int) -> _Said:
     said = f"{count} flat parameter{'s' * (count > 1)} of FSDP1 (LOCAL_STATE_DICT), which no FSDP2 model has"
     advice = f"{_convert(checkpoint, ' --template FILE')} (with strict=False, loading it silently loads nothing)"
     if checkpoint.found.kind is Kind.DCP:
-        said += "; tensors next to them under the names of parameters, if any, are one rank's slice"
+        said += "; any tensors next to them that are named like parameters are one rank's slices"
     return _Said("FSDP402", Level.MANUAL, said, advice, checkpoint.path)
 
 
@@ -200,7 +200,7 @@ def _folder(checkpoint: Checkpoint) -> Iterator[_Said]:
     origin = written_by_fsdp1(checkpoint)
     if origin is False:
         return
-    who = "written by FSDP1" if origin else "written by FSDP1 or FSDP2, which leave the same files"
+    who = "written by FSDP1" if origin else "written by FSDP1 or FSDP2, whose files look the same"
     yield _Said(
         "FSDP404",
         Level.INFO,

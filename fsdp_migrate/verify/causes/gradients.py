@@ -62,7 +62,7 @@ class OtherDivisor(Cause):
         whole = [copies[0] for copies in (step.unclipped or step.grads).values()]
         if len(gaps) < sum(value is not None and not value.is_zero for value in whole):
             return None
-        return f"every gradient is {ratios[0]:.4g} times the one before: it is divided by another number"
+        return f"every gradient is {ratios[0]:.4g} times the old one: it is divided by a different number"
 
 
 def _all_close(ratios: list[float]) -> bool:

@@ -107,7 +107,7 @@ parallelism_config:
             return Verdict(
                 setting,
                 Level.REVIEW,
-                f"{name}: assumes every machine has as many GPUs as this process sees, as FSDP1 does",
+                f"{name}: assumes every machine has as many GPUs as this process sees (FSDP1 assumes this too)",
                 "accelerate stops at startup if the sizes do not multiply to the number of processes.",
                 replace(_renamed(setting, reshard, RESHARDS[name]), beside={"parallelism_config": True}),
             )

@@ -32,7 +32,7 @@ class TorchtntStrategy(Rule):
 
     It becomes `FSDP2Strategy`: the classes of the wrap policy are `modules_to_shard`, the strategy is
     `reshard_after_forward`, `MixedPrecision` is `MixedPrecisionPolicy`. torchtnt refuses to shard a model without
-    `modules_to_shard`, so a call without a policy by classes is kept. A call with arguments that have no counterpart is
+    `modules_to_shard`, so a call without a policy of classes is kept. A call with arguments that have no counterpart is
     kept too.
     """
 

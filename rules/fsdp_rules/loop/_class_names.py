@@ -26,7 +26,7 @@ LOOKS_UP = frozenset({"fullmatch", "get", "match", "pop", "search"})
 ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the sharded module extends"
 #: A name that a key or a file name is formed of.
 KEPT = "assumes no lookup uses {text}, which is now FSDP plus the model's class name (FSDPNet for a Net)"
-MAY_BE = "assumes {text} is not sharded by itself: FSDP2 gives a unit another class, FSDP before its name"
+MAY_BE = "assumes {text} is not sharded by itself: FSDP2 changes the class of a unit and adds FSDP to its name"
 OWN_NAME = "read the name before the model is sharded, or write it as a string"
 
 

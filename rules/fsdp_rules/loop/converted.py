@@ -27,7 +27,7 @@ COMPARE = "compare the losses of the first steps with those of FSDP1: bf16 and f
 
 
 class ConvertedModels(Rule):
-    """Conversions of a sharded model: share_memory(), half() of a part, steps of SGD in bf16.
+    """Conversions of a sharded model: share_memory(), half() of a submodule, SGD steps in bf16.
 
     FSDP2 converts a whole sharded model as FSDP1 does, so training continues after `model.bfloat16()` with the same
     numbers. If a part gets a dtype different from the rest of its unit, the next forward fails; FSDP1's flat parameter

@@ -32,7 +32,7 @@ GIVE = (
 )
 PART = " may be a part of a sharded model, whose state has DTensors under FSDP2"
 OF_PART = (
-    "if it is, take the state by get_model_state_dict, or load it by set_model_state_dict, with "
+    "if it is, get the state with get_model_state_dict, or load it with set_model_state_dict, with "
     "StateDictOptions(full_state_dict=True)"
 )
 
