@@ -96,7 +96,7 @@ def proposals(model: TracedModel, now: Layout, node: int, kind: str = "FSDP2") -
         order = each.order
         if others := usual ^ _apart(model, each.layout):
             name = model.modules[min(others)].name
-            order = order or f"sums gradients around {name} in another order, as others use its input too"
+            order = order or f"sums gradients around {name} in a different order, since other modules use its input too"
         distinct.setdefault(each.layout.renamed(""), replace(each, order=order))
     return list(distinct.values())
 

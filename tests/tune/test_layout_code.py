@@ -54,7 +54,7 @@ def test_a_unit_whose_input_others_read_too_changes_the_order_of_sums() -> None:
     now = Layout("now", (*blocks, Unit((0,))), 2)
     offered = {each.layout.name: each.order for each in proposals(model, now, 8)}
     assert offered["now"] == offered["whole after forward"] == ""
-    told = "sums gradients around blocks.1.fork in another order, as others use its input too"
+    told = "sums gradients around blocks.1.fork in a different order, since other modules use its input too"
     assert offered["blocks in parts"] == told
     # Of a program whose own units do so, these layouts keep the numbers, and the others change them.
     parts = replace(now, units=(*forks, *now.units))

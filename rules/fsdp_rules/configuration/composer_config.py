@@ -79,7 +79,7 @@ fsdp_config:
 
     def _removed(self, setting: Setting) -> Verdict:
         if setting.name == "sync_module_states" and str(setting.value).lower() not in ("false", "none", ""):
-            told = "assumes all ranks start from the same weights: Composer broadcasts those of mixed devices alone"
+            told = "assumes all ranks start from the same weights: Composer broadcasts only on mixed devices"
             change = Change(removed=(setting.written,))
             return Verdict(setting, Level.REVIEW, told, "Set the seed before the model is built.", change)
         return removed(setting, "", broadcasts=True)

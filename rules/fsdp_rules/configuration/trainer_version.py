@@ -109,5 +109,5 @@ def _policy(block: Block) -> Iterable[Verdict]:
             told = f"{least.written} is removed: FSDP2 does not read it by itself"
             yield Verdict(least, Level.SAFE, told, change=change)
         else:
-            told = "assumes the model's layers may be the units: FSDP2 has none by size where a model has lists"
+            told = "assumes the model's layers may be the units: FSDP2 has no units by size if a model has ModuleLists"
             yield Verdict(least, Level.REVIEW, told, "Compare the peak memory: the numbers are the same.", change)

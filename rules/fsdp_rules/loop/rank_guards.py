@@ -32,8 +32,8 @@ PASSED = frozenset({"abs", "cpu", "data", "detach", "float", "grad", "pow", "squ
 class RankGuards(Rule):
     """Collective under a rank test.
 
-    FSDP1's sharded parameters are plain local tensors, so one rank alone may print its shard's norm. FSDP2's are
-    DTensors: a norm or a sum of the whole tensor is a collective. On one rank alone, `.full_tensor()` hangs, and
+    FSDP1's sharded parameters are plain local tensors, so a single rank may print its shard's norm. FSDP2's are
+    DTensors: a norm or a sum of the whole tensor is a collective. On a single rank, `.full_tensor()` hangs, and
     `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard on all ranks.
     A count that decides something, or that is stored, is `manual`.
     """
@@ -57,7 +57,7 @@ from torch.distributed.fsdp import fully_shard
 def report(model, rank):
     fully_shard(model)
     if rank == 0:
-        # TODO(fsdp-migrate FSDP214): p.norm() on a sharded parameter is a collective: alone it hangs or returns a part
+        # TODO(fsdp-migrate FSDP214): p.norm() on a sharded parameter is a collective: one rank hangs or reads a part
         print([p.norm() for p in model.parameters()])
 """
 
@@ -88,7 +88,7 @@ def report(model, rank):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{file.code(node)} on a sharded parameter is a collective: alone it hangs or returns a part",
+                f"{file.code(node)} on a sharded parameter is a collective: one rank hangs or reads a part",
                 "compute it on every rank and guard only the use of the result, or use p.to_local()",
             )
 

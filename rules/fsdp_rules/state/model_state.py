@@ -22,7 +22,7 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import RESUME
 
 GIVEN = " may be a sharded model: this tool does not follow the result of a call into its state"
-NAMED = "assign it to a variable, take the state of the variable, and run this tool again"
+NAMED = "assign it to a variable, get the state dict from the variable, and run this tool again"
 #: The method by which models of transformers, diffusers and peft write the state that they take of themselves.
 SAVES = "save_pretrained"
 OWN = "save_pretrained() writes the model's own state, which has DTensors under FSDP2"
@@ -43,16 +43,16 @@ class ModelState(Rule):
     FSDP1 gathers: outside any context, every rank gets the full state. FSDP2's own methods return DTensors, so
     `get_model_state_dict` and `set_model_state_dict` replace them, with the options of the context or of FSDP1's
     default. A full state is sent from rank 0 to all others, which also keeps the check for missing names that
-    `full_state_dict=True` alone would lose. In CPU memory only global rank 0 gets it. FSDP1 gave it to the first rank
-    of the model's `process_group`, so with several groups the other first ranks now get nothing. A model that is loaded
-    before it is wrapped is not rewritten. If the same call may also load a model that is not sharded, the options test
-    `torch.distributed.is_initialized()`: without a process group, it is a plain load. These cases are unchanged and
-    have a finding: a load that only rank 0 reaches, a state that only rank 0 takes, the state of an unnamed model
-    returned by a call, and `model.save_pretrained(...)` without `state_dict=`, which saves the model's own state.
-    FSDP1's sharded states, and all of its optimizer states, are copies; FSDP2's are the live tensors. If the program
-    may read one after a later step (it returns it, stores it in an attribute or passes it to a thread), the rewrite
-    copies it. The state of a model compiled with `torch.compile` has names that start with `_orig_mod.` under FSDP1,
-    but not under FSDP2.
+    `full_state_dict=True` alone would lose. In CPU memory only global rank 0 gets it. FSDP1 gave it to the first
+    rank of the model's `process_group`, so with several groups the other first ranks now get nothing. A model that
+    is loaded before it is wrapped is not rewritten. If the same call may also load a model that is not sharded, the
+    options test `torch.distributed.is_initialized()`: without a process group, it is a plain load. These cases are
+    unchanged and are reported: a load that only rank 0 reaches, a state dict that only rank 0 gets, the state dict
+    of an unnamed model that a call returns, and `model.save_pretrained(...)` without `state_dict=`, which saves the
+    model's own state. FSDP1's sharded states, and all of its optimizer states, are copies; FSDP2's are the live
+    tensors. If the program may read one after a later step (it returns it, stores it in an attribute or passes it
+    to a thread), the rewrite copies it. The state of a model compiled with `torch.compile` has names that start
+    with `_orig_mod.` under FSDP1, but not under FSDP2.
     """
 
     id = "FSDP309"

@@ -62,7 +62,7 @@ SUMMONED = Problem(
     "call get_model_state_dict(...) outside of summon_full_params",
 )
 YIELDS = Problem(
-    "this block yields, and this tool cannot see the code that takes the state",
+    "this block yields, and this tool cannot see the code that gets the state",
     "pass StateDictOptions(...) to get_model_state_dict in that code and remove this context manager",
 )
 

@@ -55,7 +55,7 @@ def _own_problem(setting: cst.Call, file: File) -> str:
     if function is not None and (function.name.value == "__enter__" or file.inside(function.body, cst.Yield)):
         return "it affects code inside this context manager that this tool cannot see"
     if any(path != file.path and _takes_sharded(path, file) for path in file.project.taking):
-        return "it affects calls in other files that take the state of a sharded model"
+        return "it affects calls in other files that get the state of a sharded model"
     return ""
 
 
