@@ -128,5 +128,5 @@ def test_feed_names_each_module_that_differs_by_itself(tree: Path, capsys: pytes
     )
     assert code == 1
     assert "first difference: step 0, rank 0, forward of modules, 1, output 0" in text
-    assert "given the inputs of before, 2 modules differ alone\n  1: output 0, rank 0, " in text
+    assert "given the inputs from before, 2 modules still differ\n  1: output 0, rank 0, " in text
     assert [each["name"] for each in json.loads(Path("r.json").read_text())["alone"]] == ["1", "3"]

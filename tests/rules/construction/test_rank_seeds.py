@@ -53,7 +53,7 @@ def test_the_same_weights_on_all_ranks(body: str) -> None:
     assert said(body) == []
 
 
-@pytest.mark.parametrize(("sync", "expected"), [("True", []), ("args.sync", []), ("False", ["review"])])
+@pytest.mark.parametrize(("sync", "expected"), [("True", []), ("args.sync", ["review"]), ("False", ["review"])])
 def test_a_broadcast_of_all_weights(sync: str, expected: list[str]) -> None:
     source = BUILD.format("torch.manual_seed(dist.get_rank())").replace(
         "FSDP(model,", f"FSDP(model, sync_module_states={sync},"
@@ -131,6 +131,7 @@ def again(seed):
         ("by_rank", "if args.even:\n        for p in net.parameters(): dist.broadcast(p.data, 0)", "", True),
         ("by_rank", "for p in net.parameters():\n        dist.broadcast(p.data, 0)", "", False),
         ("by_rank", "net.load_state_dict(torch.load(args.path))", "", False),
+        ("by_rank", "", ", sync_module_states=args.sync", True),
         ("by_rank", "", ", sync_module_states=True", False),
         ("alike", "", "", False),
         ("again", "", "", False),

@@ -24,9 +24,9 @@ BUILT = "each rank seeds its weights differently, and without sync_module_states
 def plan_own_weights(call: cst.Call, plan: ShardPlan, file: File) -> Iterator[Diagnosis]:
     """Ask for the helper, which puts together what FSDP1 does; what is sharded may also have been loaded."""
     synced = WrapGiven(((file.path, file.span(call).line),), file).texts("sync_module_states")
-    if plan.on_meta or not synced <= {NONE, "False"}:
+    if plan.on_meta or synced == {"True"}:
         return
     if known_as("rank_built", call, file):
         plan.helper.append(BUILT)
-    elif known_as("rank_seeded", call, file):
+    elif known_as("rank_seeded", call, file) and (plan.sync is not None or synced <= {NONE, "False"}):
         yield Diagnosis(call, Level.REVIEW, SEEDED, SAME_SEED)
