@@ -16,7 +16,7 @@ from tests.parity.tolerance import BUFFERS, CLIPPED, NO_SHARD, NO_SHARD_LOW, NO_
 from tests.rules.helpers import findings, rewrite
 
 ADAMW = next(reason for reason in EXCLUDED if reason.startswith("AdamW where the last bit"))
-IGNORED = next(reason for reason in EXCLUDED if reason.startswith("active clipping beside a trained ignored"))
+IGNORED = next(reason for reason in EXCLUDED if reason.startswith("active clipping with a trained ignored"))
 #: What a finding says of each difference; that of the norm, in the sixth digit, is stated without a question.
 SAID = {
     IGNORED: (
