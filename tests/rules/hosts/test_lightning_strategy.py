@@ -122,7 +122,7 @@ def test_every_argument_with_a_counterpart() -> None:
         ("auto_wrap_policy={Block}", "**options", "not all named"),
         ("num_nodes=4", "precision='16-mixed'", "no precision 16-mixed"),
         ("num_nodes=4", "precision=args.precision", "no precision that this tool can see"),
-        ("num_nodes=4", "**options", "the Trainer's arguments are not all named"),
+        ("num_nodes=4", "**options", "not all of the Trainer's arguments are written out"),
         ("devices=8", "devices=[0, 1]", "cannot see the number of its devices"),
         ("Model(3)", "make()", "no LightningModule in this file"),
         ("trainer.fit(Model(3), data)", "", "no LightningModule in this file"),

@@ -136,7 +136,7 @@ def test_subclasses_and_their_defaults() -> None:
 def test_keys_that_were_never_read_are_said() -> None:
     source = f"{IMPORTS}a = TrainingArguments(fsdp='full_shard', fsdp_config={{'fsdp_offload_params': True}})\n"
     manual = [one.message for one in findings(source) if one.level.value == "manual"]
-    assert manual == ["fsdp_offload_params is never read: the word `offload` of `fsdp` offloads"]
+    assert manual == ["fsdp_offload_params is never read: the word `offload` in `fsdp` enables offloading"]
 
 
 def test_a_file_of_settings_is_a_note() -> None:
