@@ -10,6 +10,7 @@ from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.flowing import known_as
+from fsdp_rules.model.just_made import is_just_made
 from fsdp_rules.state._governing.calls import DEPRECATED
 from fsdp_rules.state._writing.verdict import verdicts
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -74,7 +75,7 @@ def load(model, optimizer, path):
             arguments = bind(node, ("optim_state_dict", "optim_state_key_type", "model", "optim_input", "optim")) or {}
             model = arguments.get("model")
             claims = (node.func, *(argument.value for argument in node.args))
-            if model is not None and known_as("plain", model, file):
+            if model is not None and (known_as("plain", model, file) or is_just_made(model, node, file)):
                 message = (
                     f"rekey_optim_state_dict is kept: it reads the names of {file.code(model)}, which is not sharded"
                 )

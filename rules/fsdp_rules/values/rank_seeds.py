@@ -14,6 +14,8 @@ from fsdp_rules.values.model_wraps import wraps
 
 #: What seeds the random numbers of weights: torch's, Lightning's and transformers' functions.
 _SEEDS = frozenset({"manual_seed", "manual_seed_all", "seed_everything", "set_seed"})
+#: The one of them that generators have too.
+_OF_GENERATORS = "manual_seed"
 #: What gives all ranks the same weights, whatever the seed.
 _LOADS = frozenset({"from_pretrained", "load_state_dict", "load_checkpoint"})
 _SENDS = frozenset({"broadcast", "broadcast_parameters", "_broadcast_coalesced"})
@@ -27,7 +29,7 @@ def rank_seeded(machine: Interpreter, cells: Set[int]) -> tuple[dict[str, set[At
 
     def seeds_by(frame: Frame, call: Call) -> Set[bool]:
         name = called_name(frame.body, call)
-        if name not in _SEEDS or not call.args or _is_own(frame, call, machine):
+        if name not in _SEEDS or not call.args or not _is_outer(frame, call, machine):
             return frozenset()
         return frozenset({frame.base + call.args[0] in cells})
 
@@ -58,9 +60,12 @@ def called_name(body: Body, call: Call) -> str:
     return made.name or "" if isinstance(made, GetAttribute | Free | Import) else ""
 
 
-def _is_own(frame: Frame, call: Call, machine: Interpreter) -> bool:
-    """Whether ``call`` runs a function of the tree, in which the seed is set."""
-    return any(one.body is not None for one in machine.store.of(frame.base + call.of))
+def _is_outer(frame: Frame, call: Call, machine: Interpreter) -> bool:
+    """Whether ``call`` runs a function of a library, and neither one of the tree nor the method of a generator."""
+    callees = machine.store.of(frame.base + call.of)
+    if called_name(frame.body, call) == _OF_GENERATORS:
+        return bool(callees) and all(one.kind is Kind.EXTERN for one in callees)
+    return all(one.body is None for one in callees)
 
 
 def _in_arm(body: Body, call: Call) -> bool:

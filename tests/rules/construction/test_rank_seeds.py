@@ -47,6 +47,8 @@ def test_a_seed_of_its_own_for_each_rank(body: str) -> None:
         "torch.manual_seed(args.ranking)",
         "torch.manual_seed(dist.get_rank())\n    make = Net.from_pretrained(args.path)",
         "random.seed(dist.get_rank())",
+        "torch.Generator().manual_seed(dist.get_rank())",
+        "args.generator.manual_seed(dist.get_rank())",
     ],
 )
 def test_the_same_weights_on_all_ranks(body: str) -> None:
