@@ -50,5 +50,5 @@ def test_what_differs_is_counted_and_named(script: ModuleType) -> None:
     data = json.loads(script.DATA.read_text(encoding="utf-8"))
     data["cells"][0] |= {"outcome": "different", "detail": "loss | of step 2"}
     page = script.page(data)
-    assert "**1** silently went on differently" in page
+    assert "**1** silently resumed differently" in page
     assert "loss \\| of step 2" in page
