@@ -37,7 +37,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.conditions import conditions
+from benchmarks.conditions import conditions, write
 
 MIB = 2**20
 RANKS = 2
@@ -251,10 +251,7 @@ def main() -> None:
     }
     loads = [round(load, 1), round(os.getloadavg()[0], 1)]
     result = {**conditions("torch"), "load_average": loads, **measurements}
-    text = json.dumps(result, indent=2)
-    print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
+    write(result, options.output)
 
 
 if __name__ == "__main__":

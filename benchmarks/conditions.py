@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
+from pathlib import Path
 
 
 def conditions(*packages: str, device: str = "") -> dict[str, object]:
@@ -15,6 +18,14 @@ def conditions(*packages: str, device: str = "") -> dict[str, object]:
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         "machine": {"device": device or _processor(), "cores": os.cpu_count()},
     }
+
+
+def write(result: Mapping[str, object], output: Path | None) -> None:
+    """Print ``result`` as JSON, and write it to the file ``output`` too, if there is one."""
+    text = json.dumps(result, indent=2) + "\n"
+    if output:
+        output.write_text(text, encoding="utf-8")
+    print(text, end="")
 
 
 def _processor() -> str:

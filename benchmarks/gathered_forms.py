@@ -16,9 +16,7 @@ seconds of the slower rank. All-gathers are counted, which no load changes. Prin
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -32,8 +30,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.conditions import conditions
+from benchmarks.conditions import conditions, write
 from benchmarks.ranks import on_all_ranks
+from benchmarks.turns import to_first
 
 WIDTH, LAYERS, LENGTH, BATCH = 64, 3, 64, 16
 FORMS = ("plain", "optimizer", "reshard", "root")
@@ -107,20 +106,6 @@ def work(device: torch.device, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "all_gathers": gathers}
 
 
-def summarised(ranks: list[dict[str, Any]], clock: int) -> dict[str, Any]:
-    """Median milliseconds of the slower rank, and each form's ratio to ``plain``."""
-    slower = {
-        form: [max(turn[clock] for turn in turns) for turns in zip(*(r["seconds"][form] for r in ranks), strict=True)]
-        for form in FORMS
-    }
-    ratios = {}
-    for form in FORMS[1:]:
-        found = [ours / theirs for ours, theirs in zip(slower[form], slower["plain"], strict=True)]
-        low, middle, high = (round(value, 3) for value in statistics.quantiles(found, n=4))
-        ratios[form] = {"median": middle, "low": low, "high": high}
-    return {"ms": {form: round(1000 * statistics.median(found), 2) for form, found in slower.items()}, "ratio": ratios}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=24, help="how often the forms take turns, at least 4")
@@ -128,6 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     before = os.getloadavg()[0]
     ranks = on_all_ranks(2, "cpu", work, options.rounds)
+    seconds = [rank["seconds"] for rank in ranks]
     result = {
         **conditions("torch"),
         "backend": "gloo",
@@ -135,13 +121,10 @@ def main() -> None:
         "rounds": options.rounds,
         "load_average": [round(before, 1), round(os.getloadavg()[0], 1)],
         "model": {"width": WIDTH, "layers": LAYERS, "length": LENGTH, "batch": BATCH},
-        "to_plain": {"wall": summarised(ranks, 0), "cpu": summarised(ranks, 1)},
+        "to_plain": {"wall": to_first(seconds, 0), "cpu": to_first(seconds, 1)},
         "all_gathers": ranks[0]["all_gathers"],
     }
-    text = json.dumps(result, indent=2) + "\n"
-    print(text, end="")
-    if options.output is not None:
-        options.output.write_text(text, encoding="utf-8")
+    write(result, options.output)
 
 
 if __name__ == "__main__":

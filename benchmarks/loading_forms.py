@@ -23,9 +23,7 @@ form loads other values than are in the file. Prints JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import tempfile
 import threading
@@ -44,9 +42,10 @@ from torch.distributed.fsdp import StateDictType, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from benchmarks.conditions import conditions
+from benchmarks.conditions import conditions, write
 from benchmarks.llama import Block, Llama, Shape
 from benchmarks.ranks import KIB, on_all_ranks
+from benchmarks.turns import to_first
 
 FORMS = ("fsdp1", "written", "broadcast", "scatter", "cut")
 IN_MEMORY = (*FORMS, "broadcast on rank 0", "cut, assigned", "broadcast on meta", "cut, assigned on meta")
@@ -199,20 +198,6 @@ def _sampled(work: Callable[[], object]) -> int:
     return max(peak, _anonymous())
 
 
-def summarised(ranks: list[dict[str, list[tuple[float, float]]]], clock: int) -> dict[str, Any]:
-    """Median milliseconds of the slower rank, and each form's ratio to ``fsdp1``."""
-    slower = {
-        form: [max(turn[clock] for turn in turns) for turns in zip(*(rank[form] for rank in ranks), strict=True)]
-        for form in FORMS
-    }
-    ratios = {}
-    for form in FORMS[1:]:
-        found = [ours / theirs for ours, theirs in zip(slower[form], slower["fsdp1"], strict=True)]
-        low, middle, high = (round(value, 3) for value in statistics.quantiles(found, n=4))
-        ratios[form] = {"median": middle, "low": low, "high": high}
-    return {"ms": {form: round(1000 * statistics.median(found), 2) for form, found in slower.items()}, "ratio": ratios}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8, help="how often the forms take turns, at least 4")
@@ -229,7 +214,7 @@ def main() -> None:
             save(Path(folder, f"{width}.pt"), _shape(width))
         for width in options.widths:
             told = on_all_ranks(2, "cpu", times, Path(folder, f"{width}.pt"), _shape(width), options.rounds)
-            found["to_fsdp1"][str(width)] = {"wall": summarised(told, 0), "cpu": summarised(told, 1)}
+            found["to_fsdp1"][str(width)] = {"wall": to_first(told, 0), "cpu": to_first(told, 1)}
         # Read by the C library when a process starts: tensors from 64 KiB on get pages which are given back.
         os.environ["MALLOC_MMAP_THRESHOLD_"] = str(64 * KIB)
         shape, file = _shape(options.memory_width), Path(folder, f"{options.memory_width}.pt")
@@ -249,10 +234,7 @@ def main() -> None:
         "memory_width": options.memory_width,
         **found,
     }
-    text = json.dumps(result, indent=2) + "\n"
-    print(text, end="")
-    if options.output is not None:
-        options.output.write_text(text, encoding="utf-8")
+    write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ none. Neither the machine nor its load changes these numbers. Fails if the three
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.conditions import conditions
+from benchmarks.conditions import conditions, write
 from benchmarks.gathered_forms import Gathers
 from benchmarks.llama import Shape
 from benchmarks.ranks import on_all_ranks
@@ -98,10 +97,7 @@ def main() -> None:
         "layers": options.layers,
         "forward_prefetch": measured(shape, options.device, ranks),
     }
-    text = json.dumps(result, indent=2) + "\n"
-    print(text, end="")
-    if options.output is not None:
-        options.output.write_text(text, encoding="utf-8")
+    write(result, options.output)
 
 
 if __name__ == "__main__":

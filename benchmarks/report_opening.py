@@ -16,7 +16,6 @@ Prints JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -31,7 +30,7 @@ from selenium.webdriver.chrome.service import Service
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.conditions import conditions  # noqa: E402
+from benchmarks.conditions import conditions, write  # noqa: E402
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult  # noqa: E402
 from fsdp_migrate.report.rewrite import html_report  # noqa: E402
 from fsdp_rules.verdict.finding import Finding, Level  # noqa: E402
@@ -151,10 +150,7 @@ def main() -> None:
             for name, values in found.items()
         },
     }
-    text = json.dumps(result, indent=2) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    print(text, end="")
+    write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
-import json
 import os
 import statistics
 import sys
@@ -41,7 +40,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.conditions import conditions  # noqa: E402
+from benchmarks.conditions import conditions, write  # noqa: E402
 from benchmarks.llama import Shape  # noqa: E402
 from benchmarks.ranks import KIB, on_all_ranks, peak_bytes  # noqa: E402
 from fsdp_migrate.cli import main as fsdp_migrate  # noqa: E402
@@ -292,10 +291,7 @@ def main() -> None:
             name: measure(name, options.device, ranks, shape, memory_shape, options.rounds) for name in variants
         },
     }
-    text = json.dumps(result, indent=2) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    print(text, end="")
+    write(result, options.output)
 
 
 if __name__ == "__main__":

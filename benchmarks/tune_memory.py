@@ -29,7 +29,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from benchmarks.conditions import conditions
+from benchmarks.conditions import conditions, write
 from benchmarks.llama import Llama, Shape
 from benchmarks.ranks import on_all_ranks
 from fsdp_compat.preflight.present_layout import optimizer_costs, present_layout
@@ -185,10 +185,7 @@ def main() -> None:
         "order_of_peaks": agreement(rows, "peak") if options.device == "cuda" else None,
         "order_of_seconds": agreement(rows, "seconds"),
     }
-    text = json.dumps(result, indent=2) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    print(text, end="")
+    write(result, options.output)
 
 
 if __name__ == "__main__":

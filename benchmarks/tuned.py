@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import re
 import statistics
@@ -38,7 +37,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.conditions import conditions
+from benchmarks.conditions import conditions, write
 from benchmarks.delayed import Delayed
 from benchmarks.live_tensors import LiveTensors
 from benchmarks.llama import Shape
@@ -221,10 +220,7 @@ def main() -> None:
         "model": vars(shape),
         "runs": [compared(int(ranks), options.device, shape, options.rounds) for ranks in options.ranks.split(",")],
     }
-    text = json.dumps(result, indent=2) + "\n"
-    if options.output:
-        options.output.write_text(text, encoding="utf-8")
-    print(text, end="")
+    write(result, options.output)
 
 
 if __name__ == "__main__":
