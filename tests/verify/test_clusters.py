@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> dict[str, str]:
     tools.mkdir()
     texts = {
         "srun": SRUN.format(python=sys.executable),
-        "scontrol": "#!/bin/sh\necho 127.0.0.1\necho node-1\n",
+        "scontrol": "#!/bin/sh\necho 127.0.0.1\nsleep 0.2\necho node-1\n",
         "torchrun": f'#!/bin/sh\nexec {PYTHON} -m torch.distributed.run "$@"\n',
         "fsdp-migrate": f'#!/bin/sh\nexec {sys.executable} -m fsdp_migrate "$@"\n',
     }
