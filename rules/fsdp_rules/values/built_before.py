@@ -38,8 +38,7 @@ def built_before(
     for frame in machine.frames:
         for place, one in enumerate(frame.body.operations):
             if isinstance(one, Call) and any(map(wraps, machine.store.of(frame.base + one.of))):
-                before = bodies.before(frame.body, place)
-                found[frame.body.path][one.at] = built if before is None else unplaced | before
+                found[frame.body.path][one.at] = frozenset(bodies.before(frame.body, place, built) | unplaced)
     return found
 
 
@@ -53,20 +52,27 @@ class _Bodies:
         self.builds = {body: order.all_of(body) for body in self._around}
         self._loose = set[Built]().union(*(made for body, made in self.builds.items() if self._is_loose(body)))
 
-    def before(self, body: Body, place: int) -> set[Built] | None:
-        """What may be built before the operation ``place`` of ``body``; None: anything."""
-        found, pending, seen = set(self._loose), [(body, place)], set[tuple[Body, int]]()
+    def before(self, body: Body, place: int, built: Set[Built]) -> Set[Built]:
+        """What of ``built`` may be built before the operation ``place`` of ``body``."""
+        found, pending, seen = set[Built](), [(body, place)], set[tuple[Body, int]]()
+        is_known = True
         while pending:
             here = pending.pop()
             if here not in seen:
                 seen.add(here)
                 callers = self._callers_of(here[0])
-                if callers is None:
-                    return None
                 found |= self._order.beside(*here, since=-1)[0]
-                pending += callers
-        others = self.builds.keys() - {each for each, _ in seen}
-        return found.union(*(self.builds[each] for each in others if each.kind in _SCOPES))
+                pending += callers or ()
+                is_known = is_known and callers is not None
+        bodies = {each for each, _ in seen}
+        # What an object builds in other methods than those that lead from its __init__ to the wrap comes after it.
+        classes = {self._around[each] for each in bodies if each.name == "__init__" and self._is_method(each)}
+        own = (self._order.own(each) for each, around in self._around.items() if around in classes)
+        later = set[Built]().union(*own) - found
+        if not is_known:
+            return built - later
+        others = self.builds.keys() - bodies
+        return found.union(self._loose - later, *(self.builds[each] for each in others if each.kind in _SCOPES))
 
     def _callers_of(self, body: Body) -> Set[tuple[Body, int]] | None:
         """The calls of ``body``; None where what calls it is not known."""

@@ -83,6 +83,10 @@ class CallOrder(Generic[Event]):
         callers = () if body in seen else self._callers[body]
         return found.union(*(self.latest(one, where, {*seen, body}) for one, where in callers))
 
+    def own(self, body: Body) -> set[Event]:
+        """What the calls in ``body`` do by themselves."""
+        return set[Event]().union(*self._own[body].values())
+
     def at(self, body: Body, place: int) -> set[Event]:
         """What the call ``place`` of ``body`` leads to."""
         return self._events[body][place]

@@ -20,6 +20,12 @@ UNSEEN = {
     "        self.optimizer = registry['sgd'](net)\n        self.wrap()\n    def wrap(self):\n"
     "        self.model = FSDP(self.model, use_orig_params=True)\n    def step(self, batch):\n"
     "        self.model(batch).backward()\n        self.optimizer.step()\n",
+    "a method that is called before": "from somewhere import load, make\nclass Trainer:\n"
+    "    def __init__(self, name):\n"
+    "        self.net = load(name)\n        self.build()\n        self._shard()\n    def _shard(self):\n"
+    "        self.net = FSDP(self.net, use_orig_params=True)\n    def build(self):\n"
+    "        self.optimizer = make(self.net)\n    def step(self, batch):\n"
+    "        self.net(batch).backward()\n        self.optimizer.step()\n",
     "a lambda": "MAKERS = {'sgd': lambda m: torch.optim.SGD(m.parameters(), lr=0.1)}\n"
     f"def run(net, batches):\n    optimizer = MAKERS['sgd'](net)\n    model = FSDP(net, use_orig_params=True)\n{STEP}",
     "a closure": "def outer(get):\n    net, optimizer = get()\n    def run(batches):\n"
@@ -50,6 +56,12 @@ SEEN = {
     "    model, optimizer, step = load(model, optimizer)\n",
     "a class of a library": "from apex.optimizers import FusedAdam\ndef run(net, batches):\n"
     "    model = FSDP(net, use_orig_params=True)\n    optimizer = FusedAdam(model.parameters(), lr=0.1)\n",
+    "a method that runs once the object is made": "from somewhere import load, MemoryOptimizer\nclass Trainer:\n"
+    "    def __init__(self, name):\n        self.net = load(name)\n        self._shard()\n"
+    "        self.memory_optimizer = MemoryOptimizer(self.net)\n    def _shard(self):\n"
+    "        self.net = FSDP(self.net, use_orig_params=True)\n    def train(self, batches):\n"
+    "        optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)\n        for batch in batches:\n"
+    "            self.net(batch).backward()\n            optimizer.step()\n",
     "made in place": "from somewhere import make\ndef run(Net, batches):\n"
     f"    model = FSDP(Net(), use_orig_params=True)\n    optimizer = make()\n{STEP}",
 }
