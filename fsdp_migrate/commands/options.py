@@ -85,6 +85,24 @@ TRACE = click.option(
 )
 
 
+def _place(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    name, _, line = value.rpartition(":")
+    if not name or not line.isdecimal() or not int(line):
+        raise click.BadParameter(f"{value}: name a file and a line, as src/train.py:42")
+    return name, int(line)
+
+
+WHY = click.option(
+    "--why",
+    metavar="FILE:LINE",
+    callback=_place,
+    shell_complete=complete_files,
+    help="Write nothing: print what the expressions on a line may be, and where that comes from.",
+)
+
+
 STDIN_FILENAME = click.option(
     "--stdin-filename",
     metavar="FILE",

@@ -20,20 +20,20 @@ from fsdp_migrate.commands.options import (
     STDIN_FILENAME,
     TRACE,
     VERBOSE,
+    WHY,
     complete_files,
     rule_options,
     rule_settings,
     say_settings,
     standard_input,
-    writable,
 )
+from fsdp_migrate.commands.verdicts import report_file
 
 if TYPE_CHECKING:
     from fsdp_migrate.pipeline.outcome import RunResult
     from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.torch_release import TorchRelease
 
-_REPORTS = (".html", ".json", ".md")
 _INTERRUPTED = 130
 
 _HELP = """Rewrite the FSDP1 code under PATH... to FSDP2, in place.
@@ -53,6 +53,7 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
   fsdp-migrate rewrite --interactive src/       ask about each change
   fsdp-migrate rewrite --report left.html src/  what changed, as a page
   fsdp-migrate rewrite --stdin-filename a.py - < a.py   a text, for editors
+  fsdp-migrate rewrite --why src/loop.py:42 .   what line 42 may be, and why
 
 \b
 Exit code:
@@ -92,6 +93,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 )
 @TRACE
 @click.option("--specialize", is_flag=True, help="With --trace: write the run's values where code reads settings.")
+@WHY
 @STDIN_FILENAME
 @JOBS
 @click.option("-i", "--interactive", is_flag=True, help="Ask about every hunk, with its findings; quit and continue.")
@@ -112,6 +114,7 @@ def rewrite(
     report: tuple[str, ...],
     trace: Evidence | None,
     specialize: bool,
+    why: tuple[str, int] | None,
     stdin_filename: str | None,
     jobs: int | None,
     interactive: bool,
@@ -137,9 +140,11 @@ def rewrite(
         raise click.UsageError("--format json is the whole output: add --diff to -, and leave out --interactive")
     if specialize and (trace is None or of == "shim"):
         raise click.UsageError("--specialize writes what a run showed: give --trace FILE, and leave out --from shim")
+    if why is not None and (diff or interactive or report or form == "json" or "-" in paths):
+        raise click.UsageError("--why explains a line and writes nothing: give PATH alone beside it")
     evidence = replace(trace, specializes=True) if trace is not None and specialize else trace
     paths, stdin = standard_input(paths, stdin_filename)
-    reports = [_report_file(name) for name in report]
+    reports = [report_file(name) for name in report]
     try:
         defaults = settings.load(Path(paths[0]))
         target = "native" if of == "shim" else to
@@ -151,6 +156,10 @@ def rewrite(
             observe=evidence, keep=keeper(paths, _command()),
             read_as=None if evidence is None else evidence.written,
         )  # fmt: skip
+        if why is not None:
+            from fsdp_migrate.commands.explaining import explain
+
+            return explain(why, replace(request, diff=True))
         if interactive:
             from fsdp_migrate.commands.interactive import rewrite_asking
 
@@ -184,13 +193,6 @@ def rewrite(
         _show(result, verbosity or "", sys.stdout if stdin is None and not diff else sys.stderr)
     _write_reports(result, reports)
     return outcome.exit_code(result)
-
-
-def _report_file(name: str) -> Path:
-    file = Path(name)
-    if file.suffix not in _REPORTS:
-        raise click.UsageError(f"--report {name}: the name must end in {', '.join(_REPORTS[:-1])} or {_REPORTS[-1]}")
-    return writable(name, "--report")
 
 
 def _print_source(result: RunResult, stdin: bytes) -> None:

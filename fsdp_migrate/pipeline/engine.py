@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fsdp_rules.project.programs import Programs
     from fsdp_rules.project.project import FileFacts, Project
     from fsdp_rules.project.value_facts import ValueFacts
+    from fsdp_rules.values.derivations import Derivations
 
 
 _MIGRATING = frozenset({"fsdp1", "gated", "fsdp2", "hosted"})
@@ -107,7 +108,13 @@ class Engine(Protocol):
 
 
 class RulesEngine:
-    """The real rules. Nothing is imported before it is needed: libcst alone costs a third of a second."""
+    """The real rules. Nothing is imported before it is needed: libcst alone costs a third of a second.
+
+    ``why`` gets the reasons of what expressions may be.
+    """
+
+    def __init__(self, why: Derivations | None = None) -> None:
+        self._why = why
 
     def names_fsdp1(self, data: bytes) -> bool:
         from fsdp_rules.engine.prefilter import names_fsdp1
@@ -185,6 +192,7 @@ class RulesEngine:
             project.owners.programs,
             project.optimizers.built,
             project.entered.values,
+            self._why,
         )
         if "keeps_gathered" not in project.flags:
             return facts

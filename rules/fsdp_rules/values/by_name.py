@@ -54,6 +54,10 @@ class ByName:
                 self._join(writer, cell, path, read[path])
         self._store.edge(read[path], to)
 
+    def readers(self) -> dict[int, str]:
+        """The cells of what an attribute may be by its name alone, with the name."""
+        return {cell: name for name, cells in self._read.items() for cell in cells.values()}
+
     def models(self) -> dict[str, frozenset[str]]:
         """The attributes as which some object has a model, each with the files that write it."""
         found = {

@@ -20,6 +20,7 @@ from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.chosen_parts import chosen_parts
 from fsdp_rules.values.closures import without_closure
 from fsdp_rules.values.counted_states import counted_states
+from fsdp_rules.values.derivations import Derivations
 from fsdp_rules.values.doubled_modules import doubled_modules
 from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
@@ -27,13 +28,14 @@ from fsdp_rules.values.frames import Class
 from fsdp_rules.values.gathering import gathering
 from fsdp_rules.values.given_names import MemberNames
 from fsdp_rules.values.gives import Gives
+from fsdp_rules.values.interpreted import interpreted
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.positions import dotted_at, position_of, text_at
 from fsdp_rules.values.rank_seeds import rank_seeded
 from fsdp_rules.values.rank_values import rank_cells, rank_values
-from fsdp_rules.values.reached import FIELDS, reached, reading_by_name, touched
+from fsdp_rules.values.reached import FIELDS, reached, touched
 from fsdp_rules.values.state_setters import state_setters
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
@@ -70,34 +72,22 @@ def facts_of(
     programs: Programs | None = None,
     built: frozenset[Built] = frozenset(),
     values: Set[str] = frozenset(),
+    why: Derivations | None = None,
 ) -> ValueFacts:
     """What the expressions of ``sources`` may be.
 
     ``start`` are the files that are run first, ``alone`` those whose functions are run though nothing calls them.
     ``importing`` gives the files that import some, which are run where something is found: they may call with others.
     ``kept`` the wraps that stay FSDP1's, ``programs`` say which files may run together. ``built`` are the calls that
-    give optimizers, ``values`` the names of functions that are called as values.
+    give optimizers, ``values`` the names of functions that are called as values. ``why`` gets the reasons of its line.
     """
-    machine = Interpreter(sources, kept, programs)
-    every = dict.fromkeys(alone)
-    more: Collection[str] = list(start)
-    known_files = -1
-    try:
-        while (more or known_files < len(every)) and not machine.modules.is_full:
-            known_files = len(every)
-            machine.run(more, every)
-            importers = importing(touched(machine))
-            ran = machine.modules.frames
-            more = dict.fromkeys([*importers, *importing(Callees(machine).tables())])
-            more = [path for path in more if path in sources and path not in ran]
-            every.update(dict.fromkeys(importers))
-            every.update(dict.fromkeys(reading_by_name(machine)))
-        machine.is_bounded |= bool(more)
-        machine.finish()
-    except RecursionError:
+    machine = interpreted(sources, start, alone, importing, kept, programs, why)
+    if machine is None:
         return ValueFacts(is_bounded=True)
     lines = {path: data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n") for path, data in sources.items()}
     known: dict[str, dict[Position, Fact]] = defaultdict(dict)
+    if why is not None:
+        why.note(machine, lines)
     wrapped = WrappedModules(machine, lambda path, at: bool(dotted_at(at, lines[path])))
     inner = set().union(*wrapped.inner.values())
     exclusions, (before, sooner) = Excluded(machine, sources), before_wraps(machine, values)

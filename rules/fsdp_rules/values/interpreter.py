@@ -28,10 +28,14 @@ class Interpreter:
     """
 
     def __init__(
-        self, sources: Mapping[str, bytes], kept: Collection[tuple[str, int]] = (), programs: Programs | None = None
+        self,
+        sources: Mapping[str, bytes],
+        kept: Collection[tuple[str, int]] = (),
+        programs: Programs | None = None,
+        store: Store | None = None,
     ) -> None:
         self.kept = kept
-        self.store = Store()
+        self.store = store or Store()
         self.objects = self.store.objects
         self.frames: list[Frame] = []
         #: The functions that are defined, in the order in which their definitions ran.

@@ -51,6 +51,8 @@ class Store:
         self._pending: deque[tuple[int, Obj]] = deque()
         self._lazy: dict[int, dict[Lazy, None]] = {}
         self.steps = 0
+        #: The cell and its object that are handed on now.
+        self.handing: tuple[int, Obj] | None = None
 
     def cells(self, number: int = 1) -> int:
         """The first of so many new cells."""
@@ -94,8 +96,11 @@ class Store:
         if target in edges:
             return
         edges[target] = None
+        before = self.handing
         for one in tuple(self._held.get(source, ())):
+            self.handing = source, one
             self.put(target, one)
+        self.handing = before
         if source in self._none:
             self.put(target, self.objects.none)
         for lazy in tuple(self._lazy.get(source, ())):
@@ -160,7 +165,7 @@ class Store:
             self.steps += 1
             if self.steps > STEPS:
                 return False
-            cell, one = pending.popleft()
+            cell, one = self.handing = pending.popleft()
             for target in tuple(edges.get(cell, ())):
                 self.put(target, one)
             if one is self.objects.none:
@@ -169,6 +174,7 @@ class Store:
                 continue
             for action in tuple(watchers.get(cell, ())):
                 action(one)
+        self.handing = None
         return True
 
 
