@@ -52,6 +52,7 @@ HALVES = (
     "harvest",
     "thaw",
     "frost",
+    "rime",
 )
 
 
