@@ -32,6 +32,13 @@ def known_as(what: Trait, node: cst.BaseExpression, file: File) -> bool:
     return found is not None and file.layout.has(node) and file.span(node) in found
 
 
+def runs_in(what: Trait, node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` is in a function that is known as ``what``."""
+    found = file.project.values.traits.get(what, {}).get(file.path)
+    function = file.function(node) if found else None
+    return function is not None and any(file.span(function.name)[0] == line for line, *_ in found or ())
+
+
 def is_no_optimizer(node: cst.BaseExpression, file: File) -> bool:
     """Whether all that reaches ``node`` is known, and no optimizer."""
     return known_as("other", node, file) and value_of(node, file).optimizer is Certainty.NO

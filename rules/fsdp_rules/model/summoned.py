@@ -9,14 +9,14 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
-from fsdp_rules.model.flowing import known_as
+from fsdp_rules.model.flowing import known_as, runs_in
 
 SUMMON = "summon_full_params"
 
 
 def is_summoned(node: cst.CSTNode, file: File) -> bool:
-    """Whether ``node`` stands in a ``with`` that gathers full parameters, also by a name or a function."""
-    return next(_summoning(node, file), None) is not None
+    """Whether ``node`` is in a ``with`` that gathers full parameters, or in a function that only such ones call."""
+    return next(_summoning(node, file), None) is not None or runs_in("gathered", node, file)
 
 
 def is_written_back(node: cst.CSTNode, file: File) -> bool:

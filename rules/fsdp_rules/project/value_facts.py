@@ -30,6 +30,7 @@ Trait = Literal[
     "mixed",  # It is called, and a method of models, and in other runs of an optimizer or an own object.
     "kept_part",  # It is put into a model, and a part of it already, by itself or in a wrapper.
     "gathers",  # A ``with`` enters it, and it calls a function of the tree that gathers full parameters in it.
+    "gathered",  # It is a function of the tree, and only runs while full parameters are gathered.
     "runs_modules",  # It is called from outside of a model of the tree, and a method that runs modules in that.
     "writes",  # It is called, and leads to a change in place of a model's parameters by a function of the tree.
     "unstepped",  # It is called to take the state of an optimizer that may have made no step.

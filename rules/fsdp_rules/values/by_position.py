@@ -25,7 +25,7 @@ from fsdp_rules.values.doubled_modules import doubled_modules
 from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.frames import Class
-from fsdp_rules.values.gathering import gathering
+from fsdp_rules.values.gathering import gathering, only_gathered
 from fsdp_rules.values.given_names import MemberNames
 from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreted import interpreted
@@ -184,6 +184,7 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "kept_part": kept_parts(machine),
         "writes": writing_calls(machine),
         "gathers": gathering(machine),
+        "gathered": only_gathered(machine),
         "runs_modules": unit_methods(machine),
         "read_again": read_again,
         "loaded_again": loaded_again,

@@ -9,10 +9,10 @@ from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.operations import Body
 from fsdp_rules.values.abstract import PACKED, Kind, Obj
 from fsdp_rules.values.effects import Effects
-from fsdp_rules.values.frames import Arguments, Class, Definition, Frame
+from fsdp_rules.values.frames import Arguments, Class, Definition, Frame, is_gathered
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.model_wraps import WRAP, is_framed, wraps
-from fsdp_rules.values.object_classes import NO_OPTIMIZERS, OPTIMIZER
+from fsdp_rules.values.object_classes import NO_OPTIMIZERS, OPTIMIZER, copies_whole
 from fsdp_rules.values.outer_methods import Methods
 from fsdp_rules.values.running import run_body
 
@@ -32,25 +32,20 @@ class Calls:
         self._store = machine.store
         self._effects = Effects(machine)
         self._methods = Methods(machine)
-        self._frames: dict[tuple[Frame, Body], dict[Hashable, Frame]] = {}
+        self._frames: dict[tuple[Frame, Body, bool], dict[Hashable, Frame]] = {}
 
     def is_called(self, function: Obj) -> bool:
         """Whether a call of ``function`` is seen."""
-        return (function.data.frame, function.data.body) in self._frames
+        return any((function.data.frame, function.data.body, each) in self._frames for each in (False, True))
 
     def callers(self, body: Body) -> list[Hashable]:
         """What stands for the calls of ``body``: the path and the place of each, where it is called as itself."""
-        return [key for (_, one), known in self._frames.items() if one is body for key in known]
+        return [key for (_, one, _), known in self._frames.items() if one is body for key in known]
 
     def call_in(self, frame: Frame, one: ops.Call) -> None:
         """A call that stands in ``frame``."""
         base, to = frame.base, frame.base + one.to
-        given = Arguments(
-            tuple(base + value for place, value in enumerate(one.args) if not _behind_star(place, one.starred)),
-            tuple((name, base + value) for name, value in one.keywords if name is not None),
-            tuple((place, base + value) for place, value in enumerate(one.args) if place in one.starred),
-            tuple(base + value for name, value in one.keywords if name is None),
-        )
+        given = Arguments.of(base, one)
         key = (frame.body.path, one.at)
         if one.to in frame.body.optimizers:
             to = self._only_optimizers(given, to, key)
@@ -58,6 +53,8 @@ class Calls:
         def call(function: Obj) -> None:
             if function.kind is Kind.EXTERN and function.data == SUPER:
                 self._super(frame, given, to)
+            elif frame.is_gathered and copies_whole(function):
+                self._store.put(to, self._machine.objects.open)
             else:
                 if function.kind is Kind.OPEN:
                     self._machine.by_name.call(frame.body.path, base + one.of, to)
@@ -169,7 +166,9 @@ class Calls:
             self._store.edge(frame.returned, to)
 
     def _frame(self, definition: Definition, key: Hashable) -> Frame:
-        known = self._frames.setdefault((definition.frame, definition.body), {})
+        # A generator runs where it is read.
+        finds_whole = not definition.body.is_generator and is_gathered(key)
+        known = self._frames.setdefault((definition.frame, definition.body, finds_whole), {})
         match key:
             case (path, at, Frame() as caller) if caller.body is definition.body or len(known) >= CONTEXTS:
                 key = key if key in known else (path, at)
@@ -179,6 +178,7 @@ class Calls:
         frame = known.get(key)
         if frame is None:
             frame = known[key] = self._machine.frame(definition.body, definition.frame)
+            frame.is_gathered = finds_whole
             frame.owner = definition.frame.owner if definition.frame.body.kind == "class" else None
             if frame.owner is not None:
                 self._machine.by_name.result(definition.body.path, definition.body.name, frame.returned)
@@ -294,7 +294,3 @@ class Calls:
                 found = self._store.cells()
                 self._store.watch(cell, lambda one, n=name, f=found: items.of(one, objects.constant(n), f))  # type: ignore[misc]
                 attributes.save(made, name, found)
-
-
-def _behind_star(place: int, starred: frozenset[int]) -> bool:
-    return any(place >= one for one in starred)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
-from fsdp_rules.ir.operations import Body
+from fsdp_rules.ir.operations import At, Body, Call
 from fsdp_rules.values.abstract import Obj
 
 
 @dataclass(eq=False)
 class Frame:
-    """A body whose value ``n`` is in the cell ``base + n``; ``parent`` is the scope around, None for a module."""
+    """A body whose value ``n`` is in the cell ``base + n``; ``parent`` is the scope around, None for a module.
+
+    ``is_gathered``: all calls that it stands for find full parameters.
+    """
 
     body: Body
     base: int
@@ -20,6 +25,17 @@ class Frame:
     yielded: int
     owner: Obj | None = None
     names: dict[str, int] = field(default_factory=dict)
+    is_gathered: bool = False
+
+    @cached_property
+    def gathered_calls(self) -> frozenset[At]:
+        """The calls that find full parameters."""
+        calls = (
+            one.at
+            for place, one in enumerate(self.body.operations)
+            if isinstance(one, Call) and (self.is_gathered or any(place in span for span in self.body.gathered))
+        )
+        return frozenset(calls)
 
     @property
     def scope(self) -> str:
@@ -37,6 +53,14 @@ class Frame:
         return frame
 
 
+def is_gathered(key: Hashable) -> bool:
+    """Whether the call that ``key`` stands for, a path, a place and the frame that calls, finds full parameters."""
+    match key:
+        case (_, At() as at, Frame() as caller):
+            return at in caller.gathered_calls
+    return False
+
+
 class Arguments(NamedTuple):
     """The cells of what a call is given; ``starred`` have the place that ``*args`` begin at, ``packed`` are ``**``."""
 
@@ -44,6 +68,16 @@ class Arguments(NamedTuple):
     keywords: tuple[tuple[str, int], ...] = ()
     starred: tuple[tuple[int, int], ...] = ()
     packed: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, base: int, call: Call) -> Arguments:
+        """Those of ``call``, whose values are in the cells from ``base`` on."""
+        return cls(
+            tuple(base + value for place, value in enumerate(call.args) if all(place < one for one in call.starred)),
+            tuple((name, base + value) for name, value in call.keywords if name is not None),
+            tuple((place, base + value) for place, value in enumerate(call.args) if place in call.starred),
+            tuple(base + value for name, value in call.keywords if name is None),
+        )
 
     def keyword(self, name: str) -> int | None:
         """The cell of a keyword."""

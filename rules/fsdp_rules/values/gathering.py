@@ -1,4 +1,4 @@
-"""Calls of functions of the tree whose context managers gather full parameters."""
+"""Functions of the tree that gather full parameters, and those that only run where these are gathered."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def gathering(machine: Interpreter) -> dict[str, set[At]]:
                 functions = machine.store.of(frame.base + called[one.of])
                 places = found if functions and all(map(_gathers, functions)) else others
                 places[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+    return {path: places - others[path] for path, places in found.items()}
+
+
+def only_gathered(machine: Interpreter) -> dict[str, set[At]]:
+    """The functions all of whose calls find full parameters."""
+    found: dict[str, set[At]] = defaultdict(set)
+    others: dict[str, set[At]] = defaultdict(set)
+    for frame in machine.frames:
+        (found if frame.is_gathered else others)[frame.body.path].add(frame.body.at)
     return {path: places - others[path] for path, places in found.items()}
 
 

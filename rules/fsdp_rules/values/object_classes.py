@@ -45,3 +45,9 @@ def _surely(name: str) -> frozenset[Kind]:
 
 def _is_other_wrapper(name: str) -> bool:
     return table("functions").get(name) == "other_wrapper"
+
+
+def copies_whole(function: Obj) -> bool:
+    """Whether ``function`` copies a parameter or a gradient, which is whole where full parameters are gathered."""
+    is_method = function.kind is Kind.METHOD and function.data[0].kind in (Kind.PARAMETER, Kind.GRADIENT)
+    return is_method and table("tensor").get(function.data[1]) == "copied"
