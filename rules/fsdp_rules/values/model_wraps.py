@@ -130,7 +130,7 @@ class Wraps:
                 own.add(NONE)
         yield name, own or {UNKNOWN}
         for one in self._store.of(cell):
-            for field in FIELDS.get(str(one.data[0]), ()) if one.kind is Kind.INSTANCE else ():
+            for field in FIELDS.get(one.data[0], ()) if one.kind is Kind.INSTANCE else ():
                 yield f"{name}.{field}", self._field(one, field)
 
     def _spread_of(self, cell: int) -> list[Obj | None]:

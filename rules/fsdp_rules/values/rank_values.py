@@ -81,7 +81,7 @@ def _joins(frame: Frame, machine: Interpreter) -> Iterator[tuple[int, int]]:
                 _names_device(text) for cell in one.args for text in machine.store.of(base + cell)
             ):
                 continue
-            is_read = any(table("functions").get(str(each.data)) == "loaded" for each in callees)
+            is_read = any(table("functions").get(each.data) == "loaded" for each in callees)
             given = [*one.args[: 1 if is_read else None], *(cell for name, cell in one.keywords if name not in _PLACES)]
             yield from ((base + cell, base + one.to) for cell in (one.of, *given))
 
@@ -101,5 +101,6 @@ def _gives_nothing(callee: Obj) -> bool:
     """Whether what ``callee`` gives is not formed of what it is given, or known."""
     if callee.kind is Kind.METHOD:
         return callee.data[0].kind in _MODELS
-    effect = table("functions").get(str(callee.data))
+    # Not by its text: that of a function of the tree has all that its frames hold.
+    effect = table("functions").get(callee.data)
     return callee.kind in _OWN or callee.data == "operator.Compare" or effect in _APART

@@ -6,7 +6,9 @@ import pytest
 
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.value_facts import UNKNOWN, ValueFacts
+from fsdp_rules.values.abstract import Obj
 from fsdp_rules.values.by_position import facts_of
+from fsdp_rules.values.frames import Class, Definition, Frame
 
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
 #: What a function imports is only given back, or handed on.
@@ -109,3 +111,17 @@ def test_a_small_tree_is_read_whole_at_its_bounds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("fsdp_rules.values.modules.MOST", 0)
     alone = {"train.py": (HEAD + "def train(net):\n    return FSDP(net)\n").encode()}
     assert not facts_of(alone, ["train.py"], alone).is_bounded
+
+
+def test_functions_and_classes_are_never_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their texts have all that their frames hold: endless for a file of a thousand lines."""
+
+    def spell(self: object) -> str:
+        raise AssertionError
+
+    for kind in (Definition, Class, Frame, Obj):
+        monkeypatch.setattr(kind, "__repr__", spell)
+    ranked = (
+        "def go(rank, net):\n    return net\n\nclass Net:\n    pass\n\nmodel = FSDP(go(rank, Net()))\nmodel.run(rank)\n"
+    )
+    assert "train.py" in _facts(f"rank = 0\n{ranked}").known
