@@ -31,6 +31,7 @@ from fsdp_compat.states.state_dict_type import get_state_dict_type, set_state_di
 from fsdp_compat.step.comm_hooks import register_comm_hook
 from fsdp_compat.step.full_params import summon_full_params
 from fsdp_compat.step.grads import clip_grad_norm_, no_sync
+from fsdp_compat.step.model_group import process_group
 from fsdp_compat.step.scaler import ShardedGradScaler
 from fsdp_compat.units import fsdp_modules
 from fsdp_compat.vocabulary import (
@@ -114,6 +115,7 @@ __all__ = [
     "optim_state_dict_to_load",
     "plan",
     "preflight",
+    "process_group",
     "register_comm_hook",
     "relink_optimizer",
     "set_state_dict_type",

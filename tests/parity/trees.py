@@ -146,13 +146,15 @@ def _rewritten(files: Mapping[str, str], results: Mapping[str, Result]) -> Rewri
     return Rewritten(after, tuple(findings))
 
 
-def train_tree(pool: Pool, files: Mapping[str, str], directory: Path, *, fsdp1: bool = False) -> Any:
-    """What ``train.py`` among ``files`` saves after it has run on two ranks; ``directory`` is made for it."""
+def train_tree(
+    pool: Pool, files: Mapping[str, str], directory: Path, *, fsdp1: bool = False, world_size: int = 2
+) -> Any:
+    """What ``train.py`` among ``files`` saves after it has run on all ranks; ``directory`` is made for it."""
     import torch
 
     directory.mkdir(parents=True)
     for path, text in files.items():
         (directory / path).write_text(text)
     saved = directory / "result.pt"
-    pool.run_script(directory / "train.py", 2, [str(saved)], prelude=fsdp1_on_cpu if fsdp1 else None)
+    pool.run_script(directory / "train.py", world_size, [str(saved)], prelude=fsdp1_on_cpu if fsdp1 else None)
     return torch.load(saved, weights_only=True)

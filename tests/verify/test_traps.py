@@ -204,7 +204,7 @@ def test_a_crash_of_what_rewrite_made_names_what_was_left_to_do_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    by_hand = SHARDED.replace("for step in range(2):", "print(model.process_group)\nfor step in range(2):")
+    by_hand = SHARDED.replace("for step in range(2):", "print(model.training_state)\nfor step in range(2):")
     Path("train.py").write_text(by_hand, encoding="utf-8")
     commit(tmp_path)
     code, text = told(capsys, "--no-repeat", "--steps", "1", "--", PYTHON, "train.py")

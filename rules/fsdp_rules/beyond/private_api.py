@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.beyond._wrapper_reads import read_elsewhere
 from fsdp_rules.file.expressions import Asked, asked, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
+from fsdp_rules.file.reads import is_target
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.fsdp1.private_names import advice, private_names
 from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_under_hasattr, tested
@@ -41,8 +43,12 @@ class PrivateApi(Rule):
     Private modules, handles, flat parameters and attributes of the wrapper do not exist on an FSDP2 model. Each use is
     listed, with the public call that does the same if there is one. Also listed are lookups of the wrapper's public
     attributes (`getattr(model, "sharding_strategy", None)`), which now find nothing, and functions of other libraries
-    that accept only FSDP1 models. Freeing a unit's parameters by hand becomes `reshard()`, and an explicit lazy
-    initialisation is removed.
+    that accept only FSDP1 models.
+
+    Where `process_group`, `rank` and `world_size` of a model are read, torch.distributed's default group takes their
+    place if no wrap in the project is given another one, and `fsdp_compat.process_group(model)` otherwise.
+    `compute_device` becomes the device of the parameters, unless these may be offloaded or ignored. Freeing a unit's
+    parameters by hand becomes `reshard()`, and an explicit lazy initialisation is removed.
     """
 
     id = "FSDP902"
@@ -132,6 +138,9 @@ def free(model):
                     message = f"if this model is sharded: only FSDP1's wrapper has .{name}"
                     yield Diagnosis(node, Level.REVIEW, message, advice)
                 return
+            if _is_value(node, file) and (read := read_elsewhere(node, node.value, name, file)) is not None:
+                yield read
+                return
         else:
             return
         yield Diagnosis(node, Level.MANUAL, f"only FSDP1's wrapper has .{name}", advice)
@@ -144,6 +153,11 @@ def _asked(call: cst.Call, question: Asked, file: File) -> Iterator[Diagnosis]:
         return
     message = f"only FSDP1's wrapper has .{question.name}: this finds none under FSDP2"
     sure = held.certainty is Certainty.YES
+    if sure and question.function == "getattr":
+        read = read_elsewhere(call, question.subject, question.name, file)
+        if read is not None:
+            yield read
+            return
     level, message = (Level.MANUAL, message) if sure else (Level.REVIEW, f"if this model is sharded: {message}")
     yield Diagnosis(call, level, message, PUBLIC[question.name])
 
@@ -163,7 +177,7 @@ def _is_value(node: cst.Attribute, file: File) -> bool:
     """Whether an attribute is read, and neither called nor set."""
     parent = file.parent(node)
     called = isinstance(parent, cst.Call) and parent.func is node
-    return not called and not isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Del)
+    return not called and not is_target(node, file.layout)
 
 
 def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:

@@ -14,6 +14,7 @@ _PARTS: dict[type, str] = {
     **dict.fromkeys((cst.Param, cst.FunctionDef, cst.ClassDef), "name"),
     **dict.fromkeys((cst.AnnAssign, cst.NamedExpr, cst.For, cst.CompFor), "target"),
 }
+_SEQUENCES = frozenset((cst.Element, cst.StarredElement, cst.Tuple, cst.List))
 
 
 def is_read(node: cst.BaseExpression, layout: Layout) -> bool:
@@ -26,3 +27,11 @@ def is_read(node: cst.BaseExpression, layout: Layout) -> bool:
 def is_read_whole(node: cst.BaseExpression, layout: Layout) -> bool:
     """Whether ``node`` is read and is no part of a longer dotted name."""
     return is_read(node, layout) and not isinstance(layout.parent(node), cst.Attribute)
+
+
+def is_target(node: cst.CSTNode, layout: Layout) -> bool:
+    """Whether ``node`` is assigned, changed in place or deleted where it stands, alone or among others."""
+    parent = layout.parent(node)
+    while parent is not None and type(parent) in _SEQUENCES:
+        node, parent = parent, layout.parent(parent)
+    return type(parent) is cst.AsName or getattr(parent, "target", None) is node

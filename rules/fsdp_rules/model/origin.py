@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from fsdp_rules.file.file import File
@@ -11,6 +13,9 @@ from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.project.value_facts import NONE
+
+#: The arguments that give a model another group than the default one.
+GROUPS = ("device_mesh", "process_group")
 
 
 def wrapped_in(node: cst.CSTNode, file: File) -> str:
@@ -30,9 +35,14 @@ def wrapped_in(node: cst.CSTNode, file: File) -> str:
 
 def may_have_group(node: cst.BaseExpression, file: File) -> bool:
     """Whether the sharded model ``node`` may have a process group of its own, for all that is seen of its wrap."""
+    return may_be_given(GROUPS, node, file)
+
+
+def may_be_given(names: Iterable[str], node: cst.BaseExpression, file: File) -> bool:
+    """Whether the wrap of the sharded model ``node`` may have an argument of ``names``, for all that is seen of it."""
     given = wrap_given(node, file)
     is_sure = sharded(node, file).certainty is Certainty.YES
-    return not is_sure or any(given.texts(name) != {NONE} for name in ("device_mesh", "process_group"))
+    return not is_sure or any(given.texts(name) != {NONE} for name in names)
 
 
 def _head(node: cst.CSTNode) -> cst.CSTNode | None:

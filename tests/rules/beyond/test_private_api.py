@@ -37,7 +37,7 @@ def test_a_name_that_torch_does_not_have_is_not_called_private(name: str) -> Non
     [
         ("print(model._handle)", "to_local()"),
         ("for unit in units:\n    unit._handle.flat_param.data.zero_()", "to_local()"),
-        ("group = model.process_group", "mesh"),
+        ("kind = model.sharding_strategy", "mesh"),
         ("for unit in units:\n    if isinstance(unit, FSDP) and unit.sharding_strategy:\n        pass", "mesh"),
         ("import torch.distributed.fsdp._traversal_utils as t\nprint(t._get_fsdp_handles(model))", "to_local()"),
         (
@@ -116,9 +116,9 @@ CLASS = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, Sh
         "module._exec_order_data._forward_prefetch_limit = 2",
         "if not isinstance(module, FSDP): return\n    module.params.clear()",
         "print(is_fsdp(module) and module.sharding_strategy is not ShardingStrategy.NO_SHARD)",
-        "FSDP.set_state_dict_type(module, kind)\n    print(module.process_group)",
+        "FSDP.set_state_dict_type(module, kind)\n    print(module.sharding_strategy)",
         "import torch.distributed.fsdp._runtime_utils as t\n    t._lazy_init(module, module)\n    module._is_root",
-        "state = FSDP.sharded_optim_state_dict(module, optimizer)\n    write(state, module.process_group)",
+        "state = FSDP.sharded_optim_state_dict(module, optimizer)\n    write(state, module.sharding_strategy)",
         "for a, b in zip(get_fsdp_modules(module), get_fsdp_modules(other)):\n        print(a.params, b.ready)",
     ],
 )
@@ -155,7 +155,7 @@ def test_what_stands_behind_a_question_is_told_of_there() -> None:
     assert [entry.line for entry in other if entry.rule == "FSDP902"] == [4, 5]
 
 
-@pytest.mark.parametrize("name", ["cpu_offload", "rank", "training_state", "world_size"])
+@pytest.mark.parametrize("name", ["cpu_offload", "mixed_precision", "training_state"])
 def test_attributes_of_the_wrapper_that_programs_print(name: str) -> None:
     source = (
         "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
@@ -204,7 +204,7 @@ def test_attributes_of_what_may_be_a_model(use: str, levels: list[str], wrap: st
     assert found == (levels if wrap == "FSDP(net)" else [])
 
 
-@pytest.mark.parametrize("name", ["sharding_strategy", "world_size", "mixed_precision"])
+@pytest.mark.parametrize("name", ["sharding_strategy", "limit_all_gathers", "mixed_precision"])
 @pytest.mark.parametrize("question", ["getattr(model, '{}', None)", "hasattr(model, '{}')", "getattr(policy, '{}')"])
 def test_questions_for_public_attributes_find_none(question: str, name: str) -> None:
     asked = question.format(name)

@@ -170,7 +170,7 @@ MODELS: dict[str, tuple[str, str, dict[str, str]]] = {
 #: The rules that speak of each use of a model.
 MODEL_USES: dict[str, tuple[str, set[str]]] = {
     "module": ("EXPR.module.extra()", {"FSDP206"}),
-    "rank": ("print(EXPR.rank)", {"FSDP902"}),
+    "training_state": ("print(EXPR.training_state)", {"FSDP902"}),
     "parameters": ("[p.data.norm() for p in EXPR.parameters()]", {"FSDP227"}),
     "clip_grad_norm_": ("EXPR.clip_grad_norm_(1.0).item()", {"FSDP201"}),
 }
