@@ -12,6 +12,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_target
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.fsdp1.private_names import advice, private_names
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_under_hasattr, tested
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
@@ -182,6 +183,8 @@ def _is_value(node: cst.Attribute, file: File) -> bool:
 
 def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
     """Whether an attribute with a spelling that others use too is FSDP1's: by what it hangs on, or by the imports."""
+    if known_as("namesake", node.value, file):
+        return False
     inner = node.value
     while isinstance(inner, cst.Attribute | cst.Subscript):
         if isinstance(inner, cst.Attribute) and inner.attr.value in ATTRIBUTES:

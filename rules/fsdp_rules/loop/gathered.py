@@ -163,12 +163,12 @@ def _needs_no_shards(place: cst.CSTNode, model: cst.BaseExpression, forward: cst
 
     What is given the loss as well runs the backward before it does anything with them. Where FSDP1 keeps all units
     gathered until their backward, they are whole there, too. One parameter by its name is whole, or in shards, under
-    both: the root is gathered up to its backward, and a unit is not.
+    both: the root is gathered up to its backward, and a unit is not; with use_orig_params FSDP1 shows its shard.
     """
-    if forward is None:
+    given, is_named = wrap_given(model, file), isinstance(place, cst.Attribute)
+    if forward is None and not (is_named and given.keeps_originals() is Certainty.NO):
         return isinstance(place, cst.Call) and is_given_loss(place, file)
-    is_alike = isinstance(place, cst.Attribute) or wrap_given(model, file).stays_gathered() is Certainty.YES
-    return is_alike and not writes(place, model, file)
+    return (is_named or given.stays_gathered() is Certainty.YES) and not writes(place, model, file)
 
 
 def _moved_above(place: cst.CSTNode, forward: cst.Call, model: cst.BaseExpression, file: File) -> Diagnosis | None:

@@ -155,7 +155,7 @@ class Project:
 
     def may_be_on_meta(self, path: str, scope: str) -> bool:
         """Whether the model that ``scope`` wraps comes from a function in which the meta device is named."""
-        return not self.meta.isdisjoint(self.values.through.get((path, scope), ()))
+        return not (self.meta | self.values.meta).isdisjoint(self.values.through.get((path, scope), ()))
 
     def named(self, path: str, scope: str, text: str) -> Fact:
         """What the dotted name ``text`` in ``scope`` (a qualified function name) may be, at any of its places."""

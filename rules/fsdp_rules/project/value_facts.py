@@ -23,6 +23,7 @@ Trait = Literal[
     "other",  # Nothing but objects that are no modules reaches it: optimizers, models in other wrappers, texts.
     "excluded",  # A sharded model reaches it in no run, by the settings that are tested around it, or not yet.
     "plain",  # It is an object of a class of the tree, and no wrap is given it or what it is in.
+    "namesake",  # It is no wrapper of FSDP1, but its class has an attribute that is called like a private one of these.
     "early",  # It is in a method that also runs before its model is wrapped, by the ``__init__`` that calls both.
     "joined",  # It is a model, and in other runs an object that surely is no module.
     "own",  # It is called, and surely a function of the tree.
@@ -128,7 +129,7 @@ class ValueFacts:
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
     models of which each forward uses all parameters, ``chosen`` the attributes of which a forward runs entries
     that the run chooses, ``ungraphed`` those of models that run without a graph each time, ``doubled`` those of models
-    that may have one module under several names.
+    that may have one module under several names. ``meta`` are the functions that may give a call the meta device.
     ``built_early`` are the positions of calls that build optimizers, each with the text of a module which is
     wrapped later.
     ``built_before`` are the optimizers that may be built before each call that wraps.
@@ -145,6 +146,7 @@ class ValueFacts:
     read: Mapping[str, frozenset[str]] = field(default_factory=dict)
     thawed: Set[tuple[str, int] | None] = frozenset({None})
     reached: frozenset[str] = frozenset()
+    meta: Set[Function] = frozenset()
     built_early: Mapping[str, Mapping[Position, str]] = field(default_factory=dict)
     built_before: Mapping[str, Mapping[Position, frozenset[Built]]] = field(default_factory=dict)
     named: Mapping[str, Mapping[tuple[str, str], Fact]] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fsdp_rules.ir.operations import ANY, Text
 from fsdp_rules.project.texts import NO_MODEL
@@ -191,6 +191,11 @@ class Attributes:
     def is_written(self, owner: Obj, name: str) -> bool:
         """Whether something gives ``owner`` the attribute."""
         return (owner, name) in self._saved
+
+    def own_like(self, names: Collection[str]) -> set[Class]:
+        """The classes of the tree whose objects something gives an attribute with one of ``names``."""
+        owners = {owner for owner, name in self._saved if owner.kind is Kind.INSTANCE and name in names}
+        return {one.data[0] for one in owners if isinstance(one.data[0], Class)}
 
     def settle(self) -> None:
         """Take what is written under names that are not known for attributes that nothing writes by their names."""

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.fsdp1.private_names import private_names
 from fsdp_rules.ir.operations import At, Body
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
@@ -30,6 +31,7 @@ from fsdp_rules.values.given_names import MemberNames
 from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreted import interpreted
 from fsdp_rules.values.interpreter import Interpreter
+from fsdp_rules.values.meta_calls import meta_calls
 from fsdp_rules.values.object_classes import is_optimizer
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.positions import dotted_at, position_of, text_at
@@ -53,7 +55,7 @@ _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 
 
 #: What is known by what an expression may be.
-_OF_VALUES: tuple[Trait, ...] = ("excluded", "other", "joined", "own", "plain")
+_OF_VALUES: tuple[Trait, ...] = ("excluded", "other", "joined", "own", "plain", "namesake")
 #: Base classes outside of the tree that make no modules.
 _PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
 
@@ -92,11 +94,12 @@ def facts_of(
     inner = set().union(*wrapped.inner.values())
     exclusions, (before, sooner) = Excluded(machine, sources), before_wraps(machine, values)
     gives, names = Gives(machine), MemberNames(machine)
+    alike = machine.attributes.own_like(private_names("attributes"))
     traits: dict[Trait, dict[str, set[Position]]] = {
         what: {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
         for what, found in {**_traits(machine, gives), "early": sooner, **_of_ranks(machine, lines)}.items()
     }
-    excluded, others, joined, own, plain = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
+    excluded, others, joined, own, plain, namesakes = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     tables: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     held_at, left_out = held_by_place(machine)
@@ -123,9 +126,11 @@ def facts_of(
                 one.kind is not Kind.OTHER_WRAPPER and _is_other(one, machine, gives) for one in held
             ):
                 joined[path].add(position_of(at, lines[path]))
-            plain_held = (one.kind is Kind.INSTANCE and isinstance(one.data[0], Class) for one in held)
-            if held and wrapped.whole.isdisjoint(held) and all(plain_held):
+            families = [_family(one) for one in held]
+            if held and wrapped.whole.isdisjoint(held) and all(families):
                 plain[path].add(position_of(at, lines[path]))
+            if held and fact.kept is Certainty.NO and not any(map(alike.isdisjoint, families)):
+                namesakes[path].add(position_of(at, lines[path]))
             if held and all(_is_other(one, machine, gives) for one in held):
                 others[path].add(position_of(at, lines[path]))
     outer: dict[str, dict[Position, str]] = defaultdict(dict)
@@ -169,6 +174,7 @@ def facts_of(
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         ungraphed=ungraphed(machine),
         doubled=doubled_modules(machine),
+        meta=meta_calls(machine),
         names=by_name,
         tables=tables,
         is_bounded=machine.is_bounded,
@@ -203,12 +209,16 @@ def _of_ranks(machine: Interpreter, lines: Mapping[str, list[bytes]]) -> dict[Tr
     return {"ranked": rank_values(machine, cells), "rank_seeded": seeded, "rank_built": built}
 
 
+def _family(one: Obj) -> tuple[Class, ...]:
+    """The classes of the tree that ``one`` is an object of."""
+    cls = one.data[0] if one.kind is Kind.INSTANCE else None
+    return (cls, *cls.above) if isinstance(cls, Class) else ()
+
+
 def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
     """Whether ``one`` is surely no module."""
     if one.kind is Kind.INSTANCE:
-        cls = one.data[0]
-        family = (cls, *cls.above) if isinstance(cls, Class) else ()
-        bases = [base for each in family for cell in each.bases for base in machine.store.of(cell)]
+        bases = [base for each in _family(one) for cell in each.bases for base in machine.store.of(cell)]
         return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES or is_optimizer(base.data) for base in bases)
     if one.kind is Kind.CONTAINER:
         return one not in machine.items.modules and not gives.some(_MODULES, one)
@@ -275,8 +285,7 @@ def _is_kept(one: Obj, machine: Interpreter, gives: Gives) -> bool:
 
 def _extends_fsdp1(one: Obj, machine: Interpreter) -> bool:
     """Whether ``one`` is an object of a subclass of FSDP1's class."""
-    cls = one.data[0] if one.kind is Kind.INSTANCE else None
-    bases = (base for each in (cls, *cls.above) for base in each.bases) if isinstance(cls, Class) else ()
+    bases = (base for each in _family(one) for base in each.bases)
     outer = (each for base in bases for each in machine.store.of(base) if each.kind is Kind.EXTERN)
     return any(canonical(each.data) == FSDP for each in outer)
 

@@ -252,3 +252,29 @@ def test_a_mark_on_parameters_is_fsdp1_s_wherever_the_tree_shards() -> None:
         results = rewrite_tree({"prodigy.py": optimizer.encode(), "main.py": f"import prodigy\n{main}".encode()})
         said[main] = [one.level.value for one in results["prodigy.py"].findings if one.rule == "FSDP902"]
     assert said == {WRAP: ["manual"], "model = None\n": []}
+
+
+@pytest.mark.parametrize(("base", "said"), [("nn.Module", 0), ("FSDP", 2)])
+def test_a_class_of_the_tree_may_call_its_own_attributes_so(base: str, said: int) -> None:
+    by_hand = f"""
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class ByHand({base}):
+    def __init__(self, module):
+        super().__init__()
+        self._flat_param = nn.Parameter(module.weight.flatten())
+
+    def gather(self):
+        return self._flat_param.clone()
+"""
+    train = f"""
+from by_hand import ByHand
+{WRAP.splitlines()[0]}
+
+def build(by_hand):
+    base = Net()
+    return ByHand(base) if by_hand else FSDP(base)
+"""
+    done = rewrite_tree({"by_hand.py": by_hand, "train.py": train})["by_hand.py"]
+    assert sum(one.rule == "FSDP902" for one in done.findings) == said

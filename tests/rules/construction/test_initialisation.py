@@ -121,3 +121,10 @@ def build(name, slow, init):
     assert isinstance(done, Changed)
     assert ("reset_unit(judge" in done.source.decode()) is is_on_meta
     assert not any("not on the meta device" in one.message for one in done.findings)
+
+
+@pytest.mark.parametrize(("elsewhere", "reset"), [("meta", True), ("cuda", False)])
+def test_a_name_that_is_that_of_the_meta_device_on_some_ranks(elsewhere: str, reset: bool) -> None:
+    main = META.replace("    with", f'    where = "cpu" if args.rank == 0 else "{elsewhere}"\n    with')
+    text = wrapped("sync_module_states=True", main=main.replace('device("meta")', "device(where)").format("net"))
+    assert is_native(text) and ("reset_unit(model, " in text) is reset

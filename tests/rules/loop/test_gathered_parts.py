@@ -14,10 +14,10 @@ CACHE = {}
 
 """
 MAKERS = {
-    "cache": 'def make(net):\n    if "m" not in CACHE:\n        CACHE["m"] = FSDP(net)\n    return CACHE["m"]\n',
-    "owner": "class Owner:\n    def __init__(self, net):\n        self.inner = FSDP(net)\n\n\nOWNER = Owner(NET)\n\n\n"
+    "cache": 'def make(net):\n    if "m" not in CACHE:\n        CACHE["m"] = FSDP(net, use_orig_params=True)\n    return CACHE["m"]\n',
+    "owner": "class Owner:\n    def __init__(self, net):\n        self.inner = FSDP(net, use_orig_params=True)\n\n\nOWNER = Owner(NET)\n\n\n"
     "def make(net):\n    return OWNER.inner\n",
-    "static": "MODEL = FSDP(NET)\n\n\ndef make(net):\n    return MODEL\n",
+    "static": "MODEL = FSDP(NET, use_orig_params=True)\n\n\ndef make(net):\n    return MODEL\n",
 }
 USES = {
     "zero_grad": "{}.zero_grad()",
@@ -47,10 +47,16 @@ def test_what_a_call_gives_is_left_to_a_person(maker: str, part: str, use: str) 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("use", USES)
 def test_a_part_of_a_named_model_has_the_whole_resharded(part: str, use: str) -> None:
-    source = f"{HEAD}def use(net, x):\n    model = FSDP(net)\n    model(x)\n    {USES[use].format(f'model{part}')}\n"
+    source = f"{HEAD}def use(net, x):\n    model = FSDP(net, use_orig_params=True)\n    model(x)\n    {USES[use].format(f'model{part}')}\n"
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert "    for unit in model.modules():\n" in result.source.decode()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_one_weight_of_flat_parameters_is_whole_after_a_forward_under_both(part: str) -> None:
+    source = f"{HEAD}def use(net, x):\n    model = FSDP(net)\n    model(x)\n    print(model{part}.weight.sum())\n"
+    assert not [one for one in findings(source) if one.rule == "FSDP220"]
 
 
 @pytest.mark.parametrize(
