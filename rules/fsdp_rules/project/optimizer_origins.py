@@ -113,7 +113,9 @@ class Optimizers:
             known = early and not optimizer.callee and (is_near or not _is_inner(optimizer.scope, model))
             if (held and not early and not inherits) or known:
                 return True
-        return bool(optimizer.callee) and self._defines(path, optimizer, project)
+        # What an object of the tree without a step builds inside is found there.
+        last = optimizer.callee.rpartition(".")[2]
+        return bool(last) and (project.owners.lacks(last, path, "step") or self._defines(path, optimizer, project))
 
     def _defines(self, path: str, optimizer: Optimizer, project: Follows) -> bool:
         """Whether a function of the tree gives ``optimizer`` and builds one itself, which is looked at there."""

@@ -31,7 +31,18 @@ UNSEEN = {
     "a closure": "def outer(get):\n    net, optimizer = get()\n    def run(batches):\n"
     "        model = FSDP(net, use_orig_params=True)\n        model(batches).backward()\n        optimizer.step()\n",
 }
+#: An object that gets the model before the wrap, of a class that has the method or not.
+OWN = (
+    "class MemoryOptimizer{base}:\n    def __init__(self, net):\n        self.net = net\n    def {method}(self):\n"
+    "        pass\ndef run(net, batches):\n    memory_optimizer = MemoryOptimizer(net)\n"
+    "    model = FSDP(net, use_orig_params=True)\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+)
+UNSEEN |= {
+    "an object of the tree with a step": OWN.format(base="", method="step"),
+    "one of a class below one outside": OWN.format(base="(torch.optim.Optimizer)", method="clear"),
+}
 SEEN = {
+    "an object of the tree without a step": OWN.format(base="", method="clear"),
     "built from the wrapped model": "def run(net, batches):\n    model = FSDP(net, use_orig_params=True)\n"
     f"    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n{STEP}",
     "a library's function that gets the wrapped model": "from somewhere import make\ndef run(Net, batches):\n"
