@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
+from fsdp_rules.model.guards import leaves
 
 AWARE = re.compile(r"\bDTensor\b|\bto_local\b|\bfull_tensor\b")
 #: Methods that put what they are given into a list.
@@ -22,9 +23,30 @@ def is_aware(place: cst.CSTNode, file: File, depth: int = _DEPTH) -> bool:
     """Whether the tensor that ``place`` reads is made a plain one, or asked for its class, where it is read or used."""
     if AWARE.search(_around(place, file)) or any(AWARE.search(file.code(one)) for one in _tests(place, file)):
         return True
-    kept = _kept_as(place, file) if depth else None
-    uses = [] if kept is None else [use for use in file.uses(kept) if _is_beside(use, place, file)]
+    uses = _uses(place, file) if depth else []
     return bool(uses) and all(is_aware(use, file, depth - 1) for use in uses)
+
+
+def is_left_out(place: cst.CSTNode, file: File, depth: int = _DEPTH) -> bool:
+    """Whether a test above that only leaves for DTensors lets ``place``, or what it is kept as, see plain tensors."""
+    uses = _uses(place, file) if depth else []
+    return any(_only_leaves(one, file) for one in _tests(place, file)) or any(
+        is_left_out(use, file, depth - 1) for use in uses
+    )
+
+
+def _only_leaves(test: cst.CSTNode, file: File) -> bool:
+    choice = file.parent(test)
+    if not isinstance(choice, cst.If) or not AWARE.search(file.code(test)) or len(choice.body.body) != 1:
+        return False
+    is_negated = any(isinstance(one.operator, cst.Not) for one in file.inside(test, cst.UnaryOperation))
+    return not is_negated and leaves(choice.body)
+
+
+def _uses(place: cst.CSTNode, file: File) -> list[cst.Name]:
+    """Where the tensor that ``place`` reads is used later, by the name that it is kept as."""
+    kept = _kept_as(place, file)
+    return [] if kept is None else [use for use in file.uses(kept) if _is_beside(use, place, file)]
 
 
 def _around(place: cst.CSTNode, file: File) -> str:

@@ -109,13 +109,16 @@ def sample(model, tokens):
         if is_summoned(call, file):
             yield Diagnosis(node, Level.INFO, f"{name} runs under summon_full_params, so it gets whole parameters")
             return
-        advice = f'if an assumption is wrong, call register_fsdp_forward_method(model, "{name}") after sharding'
+        # One text for all methods: reports list the places of a text together.
+        advice = (
+            "if an assumption is wrong, call register_fsdp_forward_method(model, name of the method) after sharding"
+        )
         wrapping = _wrapping(model, file)
         if wrapping is None or "summon_full_params" in file.text:
             message = (
-                f"{name} runs units, assumes the model is called, saved or loaded first (FSDP1 casts otherwise)"
+                "this method runs units, assumes the model is called, saved or loaded first (FSDP1 casts otherwise)"
                 if _casts_in(node, file)
-                else f"assumes {name} uses no parameters, and no units before the first call, save or load "
+                else "assumes this method uses no parameters, and no units before the first call, save or load "
                 "(FSDP1: with a cast)"
             )
             yield Diagnosis(node, Level.REVIEW, message, advice)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.loop._aware import is_aware
+from fsdp_rules.loop._aware import is_aware, is_left_out
 from fsdp_rules.loop._formatted import is_formatted
 from fsdp_rules.loop._not_sharded_yet import is_filled_before_sharding
 from fsdp_rules.loop._own_optimizer import is_optimizer_class, own_optimizer
@@ -46,6 +46,7 @@ ADVICE = (
 #: ``.item()`` or ``float``. FSDP1's are of what its flat shard has of the gradient, which is another part.
 OTHER = "{text} is a DTensor under FSDP2, whose numbers are not those of FSDP1's flat shard"
 FORMATTED = "{text} is a DTensor under FSDP2, whose values raise in formats such as f'{{number:.3f}}'"
+LEFT_OUT = "a test for DTensors leaves out every sharded gradient under FSDP2 (FSDP1's are plain tensors)"
 SENT = "send its shard with .to_local(), as FSDP1 did, or send the values before the model is sharded"
 
 
@@ -103,6 +104,7 @@ def train(model, batch):
         read = list(_read(file))
         # What is computed of a gradient is plain once the gradient is, where both are of one function.
         mended = {file.function(place) for place in read if not _is_number(place, file)}
+        left_out = set[cst.CSTNode | None]()
         for place in read:
             if _is_number(place, file) and file.function(place) in mended:
                 continue
@@ -113,6 +115,9 @@ def train(model, batch):
                 continue
             if not is_aware(place, file):
                 yield _diagnosis(place, file)
+            elif is_left_out(place, file) and file.function(place) not in left_out:
+                left_out.add(file.function(place))
+                yield Diagnosis(place, Level.REVIEW, LEFT_OUT, "remove the test if sharded gradients are meant as well")
 
 
 def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 import libcst as cst
@@ -13,6 +14,17 @@ from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
+
+ANSWERS = {
+    cst.Equal: operator.eq,
+    cst.NotEqual: operator.ne,
+    cst.LessThan: operator.lt,
+    cst.LessThanEqual: operator.le,
+    cst.GreaterThan: operator.gt,
+    cst.GreaterThanEqual: operator.ge,
+}
+#: How many a parameter may have; fully_shard takes no scalars.
+DIMENSIONS = range(1, 7)
 
 
 class ParameterGroups(Rule):
@@ -50,13 +62,26 @@ def build(model):
         parameter = _asked(node)
         if parameter is None or sharded_parameter(parameter, file) is Certainty.NO or is_summoned(node, file):
             return
+        if _has_one_answer(node, file):
+            return
         yield Diagnosis(
             node,
             Level.MANUAL,
             f"{file.code(node)} was 1 for every FSDP1 parameter, and is now the value of the full tensor",
-            "FSDP1 put every parameter in the 1-D group. To keep the numbers, give all of them that group's "
-            "settings (often weight_decay=0); to get the groups you meant, keep the line.",
+            "Check the branch that no FSDP1 parameter took. In parameter groups, keep the numbers with the settings of "
+            "the 1-D group for all parameters (often weight_decay=0), or keep the line for the groups you meant.",
         )
+
+
+def _has_one_answer(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` is compared with a number that tells one dimension from no other: ``p.ndim < 1``."""
+    test = file.parent(node)
+    if not isinstance(test, cst.Comparison) or test.left is not node or len(test.comparisons) != 1:
+        return False
+    answer, limit = ANSWERS.get(type(test.comparisons[0].operator)), test.comparisons[0].comparator
+    if answer is None or not isinstance(limit, cst.Integer):
+        return False
+    return len({answer(number, limit.evaluated_value) for number in DIMENSIONS}) == 1
 
 
 def _asked(node: cst.CSTNode) -> cst.BaseExpression | None:

@@ -102,13 +102,14 @@ def _left_by_others(statement: cst.CSTNode, subject: str, file: File) -> Guard:
         elif isinstance(above, cst.Assert):
             said = tested(above.test, subject, file)
             found = said if said in (Guard.FSDP1, Guard.MIXED) else found
-        elif isinstance(above, cst.If) and above.orelse is None and _leaves(above.body):
+        elif isinstance(above, cst.If) and above.orelse is None and leaves(above.body):
             said = tested(above.test, subject, file, truth=False)
             found = said if said in (Guard.FSDP1, Guard.MIXED) else found
     return found
 
 
-def _leaves(body: cst.BaseSuite) -> bool:
+def leaves(body: cst.BaseSuite) -> bool:
+    """Whether nothing that stands below ``body`` runs after it."""
     last = body.body[-1] if body.body else None
     small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
     return isinstance(small, cst.Return | cst.Raise | cst.Continue | cst.Break)

@@ -87,7 +87,7 @@ class Owners:
         return any(method in self.methods.get(one, ()) for one in above | below)
 
     def lacks(self, name: str, path: str, method: str) -> bool:
-        """Whether ``name`` means classes of the tree alone, with no base outside of it, of which none has ``method``."""
+        """Whether ``name`` means classes of the tree without a base outside of it, of which none has ``method``."""
         meant = [one for one in self.classes.get(name, ()) if self.programs.may_share(path, one[0])]
         family = {above for one in meant for above in self._reached(one, lambda one: self._above.get(one, ()))}
         outer = {base for one in family for base in self.bases[one]} - self.classes.keys() - {"object"}

@@ -276,5 +276,5 @@ def build(by_hand):
     base = Net()
     return ByHand(base) if by_hand else FSDP(base)
 """
-    done = rewrite_tree({"by_hand.py": by_hand, "train.py": train})["by_hand.py"]
+    done = rewrite_tree({"by_hand.py": by_hand.encode(), "train.py": train.encode()})["by_hand.py"]
     assert sum(one.rule == "FSDP902" for one in done.findings) == said

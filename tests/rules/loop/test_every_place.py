@@ -91,3 +91,21 @@ AWARE = (
 def test_what_handles_dtensors_has_no_finding(body: str) -> None:
     source = f"from torch.distributed.tensor import DTensor\n\ndef step(net):\n    model = FSDP(net)\n    {body}\n"
     assert lines("FSDP216", source) | lines("FSDP222", source) == set()
+
+
+@pytest.mark.parametrize(
+    ("test", "levels"),
+    [
+        ("isinstance(g, DTensor):\n            continue", ["review"]),
+        ("g is None or isinstance(g, DTensor):\n            continue", ["review"]),
+        ("not isinstance(g, DTensor):\n            continue", []),
+        ("isinstance(g, DTensor):\n            total += g.full_tensor().norm()\n            continue", []),
+    ],
+)
+def test_gradients_that_a_test_for_dtensors_leaves_out(test: str, levels: list[str]) -> None:
+    source = (
+        "from torch.distributed.tensor import DTensor\n\ndef step(net):\n    model = FSDP(net)\n    total = 0.0\n"
+        f"    for p in model.parameters():\n        g = p.grad\n        if {test}\n"
+        "        total += (g.to_local() if hasattr(g, 'to_local') else g).norm()\n"
+    )
+    assert [one.level.value for one in findings(HEAD + source) if one.rule == "FSDP222"] == levels

@@ -203,6 +203,13 @@ def test_methods_of_the_tree_are_judged_by_what_they_run(use: str, name: str, sa
     assert levels(use.format(name=name), net=NET, build=CASTING) == said
 
 
+def test_methods_that_differ_in_nothing_but_their_names_have_one_text() -> None:
+    calls = "    return model.project(1), model.both(1)\n"
+    use = f"from build import build\n\ndef step():\n    model = build(None)\n{calls}"
+    said = [one for one in findings(use, net=NET, build=CASTING) if one.rule == "FSDP210"]
+    assert len(said) == 2 and len({(one.message, one.advice) for one in said}) == 1
+
+
 def test_units_that_begin_without_a_cast_are_not_reported() -> None:
     use = USES["an argument"].format(name="project")
     assert levels(use, net=NET, build=CASTING.replace("MixedPrecision(param_dtype=torch.bfloat16)", "None")) == []

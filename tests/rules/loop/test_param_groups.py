@@ -71,3 +71,12 @@ class Net(torch.nn.Module):
 def test_a_method_of_the_model_in_another_file(main: str, expected: list[str]) -> None:
     found = findings(MODEL, main=f"{WRAP}from example import Net\n{main}")
     assert [one.level.value for one in found if one.rule == "FSDP213"] == expected
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [("p.ndim > 0", 0), ("p.dim() < 1", 0), ("len(p.shape) == 0", 0), ("p.ndim != 1", 1), ("p.ndim > 1", 1)],
+)
+def test_tests_with_one_answer_for_all_parameters(test: str, said: int) -> None:
+    source = f"{WRAP}model = FSDP(net)\nfor p in model.parameters():\n    if {test}:\n        raise ValueError(p)\n"
+    assert len([one for one in findings(source) if one.rule == "FSDP213"]) == said
