@@ -315,6 +315,31 @@ class Shadow:
                     p.data.copy_(self.kept[n])
 """,
     ),
+    "a weight of flat parameters, read between a forward elsewhere and its backward": tree(
+        train=main(
+            """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    loss = score(model, model(data()))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    note(loss)
+""",
+            WRAP.replace(", use_orig_params=True", ""),
+            imports="from score import score\n",
+        ),
+        score="""
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+def tied(weight, out):
+    return F.linear(out, weight.t()).square().mean()
+
+def score(model, out):
+    return checkpoint(tied, model.head.weight, out, use_reentrant=False)
+""",
+    ),
     "an average in a file of its own": tree(
         train=main(
             """
