@@ -129,6 +129,24 @@ def test_forward_works_where_only_the_root_is_summoned(pool: Pool, strategy: str
     pool.run(own_unit_only, ranks(2), strategy)
 
 
+def forward_with_graph(rank: int, world_size: int, strategy: str) -> None:
+    """Worker: once the model has trained, a forward inside that builds a graph computes with what is whole there."""
+    model, reference = sharded(sharding_strategy=ShardingStrategy[strategy]), build()
+    for step in range(2):
+        loss_of(model, rank, step).backward()
+        with summon_full_params(model, writeback=False):
+            output = model(tokens(rank, step))
+            assert output.requires_grad
+            assert torch.equal(output, reference(tokens(rank, step)))
+            assert type(model.head.weight) is nn.Parameter
+    assert all(isinstance(param.grad, DTensor) for param in model.parameters())
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "NO_SHARD"])
+def test_a_forward_inside_may_build_a_graph(pool: Pool, strategy: str) -> None:
+    pool.run(forward_with_graph, ranks(2), strategy)
+
+
 def state_inside(rank: int, world_size: int) -> None:
     """Worker: what reads or replaces the model's state inside meets whole tensors, and changes are kept."""
     model, other = sharded(), build(seed=5)

@@ -24,6 +24,7 @@ from torch.autograd.graph import Node, get_gradient_edge, register_multi_grad_ho
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from fsdp_compat.torch_.gathering import is_group_left_alone
 from fsdp_compat.torch_.param_groups import param_groups
 
 #: Of a group: what waits for the gradients of its parameters.
@@ -57,7 +58,8 @@ def add_up_as_they_come(module: nn.Module) -> None:
 def _begin_forward(
     group: Any, by_node: Callable[..., Arguments], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments:
-    if not torch.is_grad_enabled():
+    # What is registered in a unit that is left alone is not of FSDP2.
+    if not torch.is_grad_enabled() or is_group_left_alone(group):
         return args, kwargs
     passed = _end_backward_as_fsdp1(group, by_node, args, kwargs)
     # After the node, whose backward is to come when these views have passed their gradients on.
