@@ -21,11 +21,13 @@ class Named(NamedTuple):
 
     ``call`` is what gave it, None in another file.
     ``is_gathered``: while full parameters were gathered, which takes the prefixes of the wrapper itself off.
+    ``is_compared``: as :class:`NameSource` has it.
     """
 
     model: cst.BaseExpression | None
     held: Certainty
     is_gathered: bool
+    is_compared: bool = True
     call: cst.Call | None = None
 
 
@@ -35,8 +37,8 @@ def prefixed(node: cst.BaseExpression, file: File) -> Named | None:
 
 
 def prefixed_in(node: cst.BaseExpression, file: File) -> Named | None:
-    """As :func:`prefixed`, of the names that ``node`` has as elements or keys."""
-    return _joined([one for one in names_in(node, file) if not one.is_gathered])
+    """As :func:`prefixed`, of the names with which ``node`` compares what is looked up in it."""
+    return _joined([one for one in names_in(node, file) if one.is_compared and not one.is_gathered])
 
 
 def names_of(node: cst.BaseExpression, file: File) -> list[Named]:
@@ -64,7 +66,7 @@ def _named(
         call = _calls(file.module, file).get(source.position) if source.path == file.path else None
         model = call.func.value if call is not None and isinstance(call.func, cst.Attribute) else None
         is_gathered = source.is_gathered or (call is not None and is_summoned(call, file))
-        yield Named(model, _held(model, source.is_sharded, file), is_gathered, call)
+        yield Named(model, _held(model, source.is_sharded, file), is_gathered, source.is_compared, call)
 
 
 def _held(model: cst.BaseExpression | None, is_sharded: bool, file: File) -> Certainty:

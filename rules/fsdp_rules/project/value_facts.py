@@ -88,13 +88,15 @@ class Built(NamedTuple):
 class NameSource(NamedTuple):
     """A call as ``model.named_parameters()``, and whether it is one of a model that is wrapped, or of a part of one.
 
-    ``is_gathered``: it always finds full parameters.
+    ``is_gathered``: it always finds full parameters. ``is_compared``: what has the name compares with it what is looked
+    up there, as a dictionary does with its keys.
     """
 
     path: str
     position: Position
     is_sharded: bool
     is_gathered: bool
+    is_compared: bool
 
 
 NOTHING = Fact()

@@ -12,8 +12,9 @@ from fsdp_rules.values.interpreter import Interpreter
 
 #: How deep a table may be: a list of pairs, of which the first is a name.
 _DEPTH = 2
-#: The file and the place of a call that gives names, whether of something that is wrapped, and of full parameters.
-Source = tuple[str, At, bool, bool]
+#: The file and the place of a call that gives names, whether of something that is wrapped, of full parameters, and
+#: whether what is looked up there is compared with these names.
+Source = tuple[str, At, bool, bool, bool]
 
 
 class MemberNames:
@@ -35,22 +36,23 @@ class MemberNames:
 
     def _source(self, name: Obj) -> Source:
         path, at = name.data[:2]
-        return path, at, name.since is not None, (path, at) in self._gathered
+        return path, at, name.since is not None, (path, at) in self._gathered, True
 
     def _names_in(self, table: Obj, depth: int) -> list[Source]:
         items, store = self._machine.items, self._machine.store
-        held = [*store.of(items.names(table)), *store.of(items.all(table))]
-        found = self.among(held)
-        if depth:
-            inner = (one for one in held if one.kind is Kind.CONTAINER and one is not table)
-            found += [source for one in inner for source in self._in(one, depth - 1)]
-        return found
+        held = store.of(items.all(table))
+        inner = [one for one in held if depth and one.kind is Kind.CONTAINER and one is not table]
+        deeper = [source for one in inner for source in self._in(one, depth - 1)]
+        is_dictionary = table in items.dictionaries
+        values, keys = self.among(held), self.among(store.of(items.names(table)))
+        beside = [(*one[:-1], False) for one in (*deeper, *(values if is_dictionary else ()))]
+        return [*keys, *(() if is_dictionary else values), *beside]
 
 
 def _sources(found: Iterable[Source]) -> list[Source]:
     """Those that ``found`` has; a run that wraps nothing says no more than one that does."""
     every = set(found)
-    return sorted(one for one in every if one[2] or (*one[:2], True, one[3]) not in every)
+    return sorted(one for one in every if one[2] or (*one[:2], True, *one[3:]) not in every)
 
 
 def _gathered(machine: Interpreter) -> set[tuple[str, At]]:

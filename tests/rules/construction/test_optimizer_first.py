@@ -491,3 +491,19 @@ def main(first, second, together):
 """
     assert not found(source)
     assert found(source.replace("    else:", "    if True:"))
+
+
+def test_what_a_wrapped_model_is_made_of_has_none_of_its_parameters() -> None:
+    source = """
+def main(depths):
+    net = Net(depths)
+    for name, p in net.named_parameters():
+        p.requires_grad = depth_of(name, depths) > 1
+    model = FSDP(net, use_orig_params=True)
+    groups = split(model)
+    optimizer = torch.optim.AdamW(groups)
+"""
+    assert not found(source)
+    assert not found(source.replace("depths", "cfg.model").replace("main(cfg.model)", "main(cfg)"))
+    early = source.replace("depth_of(name, depths) > 1", "True; depths.append(p)").replace("split(model)", "depths")
+    assert found(early)

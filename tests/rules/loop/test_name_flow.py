@@ -82,3 +82,11 @@ def test_names_have_no_prefix_while_parameters_are_gathered(taken: str) -> None:
     store = "import json\n\ndef write(kept):\n    json.dump({'names': kept}, open('kept', 'w'))\n"
     where = {"other": other}
     assert [one for one in findings(store, **where) if one.rule == "FSDP207"] == []
+
+
+def test_a_key_of_a_dictionary_is_compared_with_its_keys_alone() -> None:
+    use = "group = {{'params': [p for _, p in pairs(model)], 'names': {names}}}\n    return group.pop('names')"
+    assert said(use.format(names="names(model)")) == []
+    assert said(
+        use.replace("return group", "json.dump(group, open('kept', 'w')); return group").format(names="names(model)")
+    )

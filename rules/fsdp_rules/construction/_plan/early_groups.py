@@ -105,7 +105,9 @@ def _collected(node: cst.CSTNode, call: cst.Call, file: File, depth: int) -> Ite
             is_it = len(statement.targets) == 1 and dotted(statement.targets[0].target) == text
             if not is_it or file.scope(statement) != file.scope(call):
                 continue
-            if value is node or file.span(value).line > file.span(name).line:
+            # What is collected of the wrapped model is not from before.
+            is_made = value is call or value in file.ancestors(call)
+            if value is node or is_made or file.span(value).line > file.span(name).line:
                 continue
             if file.span(value).line < line:
                 yield text, statement
@@ -118,11 +120,8 @@ def _collected(node: cst.CSTNode, call: cst.Call, file: File, depth: int) -> Ite
 
 def _read(node: cst.CSTNode, file: File) -> Iterator[cst.Name | cst.Attribute]:
     """The names and attributes of ``node`` that stand for what they hold: no receiver, and nothing compared with."""
-    places: list[cst.Name | cst.Attribute] = [*file.inside(node, cst.Name), *file.inside(node, cst.Attribute)]
-    for one in places:
+    for one in _uses(node, file):
         parent = file.parent(one)
-        if isinstance(parent, cst.Attribute) and parent.attr is one:
-            continue
         is_receiver = isinstance(parent, cst.Attribute) and parent.attr.value not in VIEWS
         is_compared = isinstance(parent, cst.ComparisonTarget | cst.Comparison)
         text = dotted(one)
@@ -131,9 +130,18 @@ def _read(node: cst.CSTNode, file: File) -> Iterator[cst.Name | cst.Attribute]:
         yield one
 
 
+def _uses(node: cst.CSTNode, file: File) -> Iterator[cst.Name | cst.Attribute]:
+    """The names and attributes of ``node``, without those that say which attribute of something is meant."""
+    places: list[cst.Name | cst.Attribute] = [*file.inside(node, cst.Name), *file.inside(node, cst.Attribute)]
+    for one in places:
+        parent = file.parent(one)
+        if not (isinstance(parent, cst.Attribute) and parent.attr is one):
+            yield one
+
+
 def _fills(loop: cst.For, name: str, file: File) -> bool:
     """Whether the body of ``loop`` does something with ``name``, which it is not over."""
-    inside = any(dotted(use) == name for kind in (cst.Name, cst.Attribute) for use in file.inside(loop.body, kind))
+    inside = any(dotted(use) == name for use in _uses(loop.body, file))
     return inside and all(dotted(use) != name for use in (loop.iter, *names_in(loop.iter)))
 
 
