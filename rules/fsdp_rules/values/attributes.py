@@ -12,7 +12,8 @@ from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.model_attributes import ModelAttributes
 from fsdp_rules.values.module_members import NAMES, of_parameter
-from fsdp_rules.values.setters import Setters
+from fsdp_rules.values.partials import of_partial
+from fsdp_rules.values.setters import Setters, defines
 
 _GETTER = "__getattr__"
 
@@ -113,6 +114,8 @@ class Attributes:
             store.put(to, owner)
         elif kind is Kind.BOUND and name == "__self__":
             store.put(to, owner.data[0])
+        elif kind is Kind.PARTIAL and name in ("func", "args", "keywords"):
+            of_partial(self._machine, owner, name, to)
         elif kind not in (Kind.CONSTANT, Kind.TEXT):
             store.edge(self.field(owner, name), to)
             store.put(to, objects.method(owner, name))
@@ -125,7 +128,8 @@ class Attributes:
                 frame.body.bound.add(name)
                 self._store.edge(value, self._machine.scopes.cell(frame, name))
         elif owner is not self._objects.open and owner.kind not in (Kind.CONSTANT, Kind.TEXT, Kind.EXTERN):
-            self._setters.run(owner, name, value)
+            if self._setters.take(owner, name, value):
+                return
             if owner.kind is Kind.INSTANCE and owner.data[1] is None:
                 owner = self.any_of(owner.data[0])
             self._saved.add((owner, name))
@@ -182,8 +186,7 @@ class Attributes:
         """What the class's ``__getattr__`` gives for a name that it does not have."""
         bound = set[str]().union(*(one.body.bound for one in (cls, *cls.above)))
         if _GETTER in bound and name not in bound and not name.startswith("__"):
-            given, getters = self._store.cells(), self._store.cells()
-            self._store.put(given, self._objects.constant(name))
+            given, getters = self._store.holding(self._objects.constant(name)), self._store.cells()
             self._of_class(cls, _GETTER, owner, getters)
             call = self._machine.calls.call
             self._store.watch(getters, lambda one: call(one, Arguments((given,)), to, (owner, name)))
@@ -270,6 +273,8 @@ class Attributes:
                 self._machine.calls.call(bound, Arguments(), to, (one, receiver))
         elif one.kind is Kind.CLASS_METHOD:
             self._store.put(to, self._objects.get(Kind.BOUND, (owner, one.data)))
+        elif receiver is not None and defines(one, "__get__"):
+            self._machine.calls.method(one, "__get__", (self._store.holding(receiver),), to)
         else:
             self._store.put(to, one)
 

@@ -98,8 +98,7 @@ class Calls:
             self._function(data, given, to, key)
         elif kind is Kind.BOUND:
             receiver, inner = data
-            first = store.cells()
-            store.put(first, receiver)
+            first = store.holding(receiver)
             starred = tuple((place + 1, cell) for place, cell in given.starred)
             self.call(inner, given._replace(positional=(first, *given.positional), starred=starred), to, key)
         elif kind is Kind.CLASS:
@@ -233,8 +232,7 @@ class Calls:
             else:
                 self._store.put(cell, self._machine.objects.unknown((definition.body, place)))
         pairs = tuple(zip(definition.body.parameters, cells, strict=True))
-        packed = self._store.cells()
-        self._store.put(packed, self._machine.objects.unknown((definition.body, len(cells))))
+        packed = self._store.holding(self._machine.objects.unknown((definition.body, len(cells))))
         self._function(definition, Arguments((), pairs, (), (packed,)), self._store.cells(), "alone")
 
     # Classes

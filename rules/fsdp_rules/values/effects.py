@@ -160,8 +160,7 @@ class Effects(Iteration):
             self._store.watch(function, lambda one: self._machine.calls.call(one, called, result, key))
 
     def _getter(self, given: Arguments, to: int, key: Hashable) -> None:
-        func = self._store.cells()
-        self._store.put(func, self._objects.extern("builtins.getattr"))
+        func = self._store.holding(self._objects.extern("builtins.getattr"))
         for cell in given.positional[:1]:
             # getattr has the owner first: it is bound behind by a cell of its own.
             self._store.put(to, self._objects.get(Kind.PARTIAL, (func, Arguments((), (("name", cell),)))))
@@ -207,8 +206,7 @@ class Effects(Iteration):
 
     def _reference(self, given: Arguments, to: int, key: Hashable) -> None:
         for cell in given.positional[:1]:
-            constant = self._store.cells()
-            self._store.put(constant, self._objects.extern("copy.copy"))
+            constant = self._store.holding(self._objects.extern("copy.copy"))
             self._store.put(to, self._objects.get(Kind.PARTIAL, (constant, Arguments((cell,)))))
 
     def _optimizer(self, given: Arguments, to: int, key: Hashable) -> None:

@@ -182,9 +182,7 @@ class Items:
             if isinstance(known, int):
                 self._store.edge(self.cell(owner, known), to)
             if key is not None:
-                given = self._store.cells()
-                self._store.put(given, key)
-                self._machine.calls.method(owner, "__getitem__", (given,), to)
+                self._machine.calls.method(owner, "__getitem__", (self._store.holding(key),), to)
         elif kind in (Kind.PARAMETER, Kind.GRADIENT, Kind.NUMBER, Kind.PART, Kind.LOADED, Kind.GROUP):
             self._store.put(to, owner)
         elif kind is Kind.EXTERN and owner.data == "sys.modules" and isinstance(known, str):

@@ -100,9 +100,7 @@ class Iteration:
 
     def _iterate(self, one: Obj, made: Obj) -> None:
         if one.kind in (Kind.INSTANCE, Kind.PART, Kind.PARAMETER, Kind.GRADIENT):
-            cell = self._store.cells()
-            self._store.put(cell, one)
-            self._machine.items.elements(cell, self._machine.items.cell(made, ANY))
+            self._machine.items.elements(self._store.holding(one), self._machine.items.cell(made, ANY))
         elif one in self._machine.items.dictionaries:
             self._store.edge(self._machine.items.names(one), self._machine.items.cell(made, ANY))
         elif one.kind in (Kind.CONTAINER, Kind.ATTRIBUTES):
@@ -248,8 +246,7 @@ class Iteration:
     def _named_tuple(self, given: Arguments, to: int, key: Hashable) -> None:
         fields = given.positional[1] if len(given.positional) > 1 else given.keyword("field_names")
         names = self._texts(fields) if fields is not None else ()
-        base = self._store.cells()
-        self._store.put(base, self._objects.extern("typing.NamedTuple"))
+        base = self._store.holding(self._objects.extern("typing.NamedTuple"))
         body = Body("", "class", "", At(0, 0, 0, 0), fields=names, is_decorated=True)
         made = self._objects.get(Kind.CLASS, key)
         made.data = Class(body, self._machine.frame(body, None), [base])

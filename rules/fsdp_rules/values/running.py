@@ -164,9 +164,18 @@ def _define(machine: Machine, frame: Frame, one: ops.Define) -> None:
             inner.owner = made
             machine.by_name.define(made.data)
             run_body(machine, inner)
+            for name in sorted(one.body.bound):
+                machine.store.watch(machine.scopes.cell(inner, name), partial(_named, machine, made, name))
             for base in made.data.bases:
                 machine.store.watch(base, partial(machine.attributes.relate, made.data))
     machine.store.put(frame.base + one.to, made)
+
+
+def _named(machine: Machine, cls: Obj, name: str, held: Obj) -> None:
+    """Tell an object in the body of a class its name there."""
+    if held.kind is Kind.INSTANCE:
+        given = machine.store.holding(cls), machine.store.holding(machine.objects.constant(name))
+        machine.calls.method(held, "__set_name__", given, machine.store.cells())
 
 
 def _import(machine: Machine, frame: Frame, one: ops.Import) -> None:

@@ -60,6 +60,12 @@ class Store:
         self._number += number
         return first
 
+    def holding(self, one: Obj) -> int:
+        """A new cell that has ``one``."""
+        cell = self.cells()
+        self.put(cell, one)
+        return cell
+
     def of(self, cell: int) -> Collection[Obj]:
         """What is in a cell so far."""
         return self._held.get(cell, _EMPTY).keys()
