@@ -11,8 +11,8 @@ from fsdp_rules.file.file import File
 from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.member_names import Named, names_in, names_of
 from fsdp_rules.model.program_wraps import has_units, sources_of, wraps_of
-from fsdp_rules.model.sharded import sharded_names
-from fsdp_rules.project.project import INNER, Certainty
+from fsdp_rules.model.sharded import sharded_names, wrapper_of
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
@@ -56,6 +56,4 @@ def _whole(model: cst.BaseExpression | None, file: File) -> cst.BaseExpression |
     """The wrapped model, where ``model`` is the module in it; else ``model``."""
     if model is None:
         return None
-    made = file.objects.origin(model)
-    is_inner = isinstance(made, cst.Attribute) and f".{made.attr.value}" in INNER
-    return made.value if isinstance(made, cst.Attribute) and is_inner else model
+    return wrapper_of(model, file) or model

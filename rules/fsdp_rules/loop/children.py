@@ -10,8 +10,8 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._module_counts import METHODS as WHOLE
 from fsdp_rules.loop._module_counts import about_modules
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
-from fsdp_rules.model.sharded import sharded
-from fsdp_rules.project.project import INNER, Certainty
+from fsdp_rules.model.sharded import sharded, wrapper_of
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -65,7 +65,7 @@ def run(net):
         is_call = isinstance(call, cst.Call) and call.func is node
         if is_call is (node.attr.value in TABLES) or _is_recursive(node, file):
             return
-        if file.code(node.value).endswith(INNER):
+        if wrapper_of(node.value, file) is not None:
             return
         held = sharded(node.value, file).certainty
         if held is Certainty.NO or is_not_sharded_yet(node, node.value, file):

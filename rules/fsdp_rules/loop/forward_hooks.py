@@ -11,10 +11,10 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded, wrapper_of
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrapping import loops_around
-from fsdp_rules.project.project import INNER, Certainty
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -71,7 +71,7 @@ def build(net, add_noise):
             return
         model, method = node.func.value, node.func.attr.value
         # The model inside of the wrapper runs its hooks after the cast in both.
-        if method not in (BEFORE, AFTER) or file.code(model).endswith(INNER):
+        if method not in (BEFORE, AFTER) or wrapper_of(model, file) is not None:
             return
         if method == BEFORE and file.settings.to == "shim":
             return

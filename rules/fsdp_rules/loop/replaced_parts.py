@@ -13,11 +13,11 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
 from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.settings_objects import is_of_settings
-from fsdp_rules.model.sharded import sharded, sharded_part
+from fsdp_rules.model.sharded import sharded, sharded_part, wrapper_of
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.unit_parts import unit_by_class
 from fsdp_rules.project.parts import Part
-from fsdp_rules.project.project import INNER, Certainty
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -89,7 +89,7 @@ def build(model, classes):
         if held is Certainty.MAYBE and is_of_settings(new.owner, file):
             return
         # What the module inside is given was the model's own under FSDP1, too.
-        inner = file.code(new.owner).endswith(INNER)
+        inner = wrapper_of(new.owner, file) is not None
         own = is_set and not inner and max(sharded(new.owner, file).certainty, unit) is not Certainty.NO
         place = node if isinstance(node, cst.Call) else _target(node)
         of_what = "model is sharded" if unit is Certainty.NO else "part is a unit"

@@ -156,6 +156,12 @@ def _ordered(named: cst.BaseExpression, text: str, found: Sharded, own: bool, fi
     return replace(found, why=Why.ABOVE if above else Why.FOLLOWED, wraps=wraps, is_made_here=bool(known))
 
 
+def wrapper_of(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
+    """The model of which ``node`` is the module inside, as in ``model.module``; None for any other expression."""
+    made = file.objects.origin(node)
+    return made.value if isinstance(made, cst.Attribute) and f".{made.attr.value}" in INNER else None
+
+
 def sharded_value(node: cst.BaseExpression, file: File) -> Certainty:
     """How sure it is that ``node``, a name or what a call gives, is a sharded model: for rules that edit nothing."""
     found = sharded(node, file)

@@ -39,6 +39,7 @@ def test_one_child_and_many_are_told_apart(body: str, to: str) -> None:
     "source",
     [
         "def use(model):\n    return list(model.module.children())\n",
+        "def use(model):\n    inner = model.module\n    return [name for name, child in inner.named_children()]\n",
         "def use(model):\n    for child in model.children():\n        use(child)\n",
         "class A:\n    def use(self, model):\n        for child in model.children():\n            self.use(child)\n",
         "def use(model):\n    return model.head.children()\n",

@@ -14,10 +14,11 @@ from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
 from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.origin import may_have_group
+from fsdp_rules.model.sharded import wrapper_of
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrappers import other_wrapper
-from fsdp_rules.project.project import INNER, Certainty
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.state._governing.calls import Action, state_call
 from fsdp_rules.state._governing.on_one_rank import is_on_rank_zero_alone
@@ -139,9 +140,7 @@ class Taking(Writer):
 
     def _is_surely_sharded(self) -> bool:
         """Whether the model is sharded for sure, or the ``module`` of what may be: no plain model has one."""
-        inner = self.file.value(self.site.model)
-        is_inner = isinstance(inner, cst.Attribute) and f".{inner.attr.value}" in INNER
-        return is_inner or not self.site.receiver.notes
+        return wrapper_of(self.site.model, self.file) is not None or not self.site.receiver.notes
 
     def _has_own_group(self, gathered: Gathered) -> bool:
         """Whether rank 0 alone gets a full state, and the project gives its models a process group."""
