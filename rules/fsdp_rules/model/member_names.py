@@ -52,10 +52,9 @@ def names_in(node: cst.BaseExpression, file: File) -> list[Named]:
 
 
 def _joined(found: list[Named]) -> Named | None:
+    """What is surest: a name that one caller takes of a sharded model is one, whatever another caller gives."""
     best = max(found, key=lambda one: one.held, default=None)
-    if best is None or best.held is Certainty.NO:
-        return None
-    return best if all(one.held is best.held for one in found) else best._replace(held=Certainty.MAYBE)
+    return None if best is None or best.held is Certainty.NO else best
 
 
 def _named(

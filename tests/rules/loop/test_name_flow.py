@@ -90,3 +90,9 @@ def test_a_key_of_a_dictionary_is_compared_with_its_keys_alone() -> None:
     assert said(
         use.replace("return group", "json.dump(group, open('kept', 'w')); return group").format(names="names(model)")
     )
+
+
+def test_a_function_that_is_given_names_of_both_changes_what_it_says_of_the_sharded_ones() -> None:
+    use = "kept = [p for n, p in net.named_parameters() if decays(n)]\n    return [p for n, p in {model} if decays(n)]"
+    assert said(use.format(model="model.named_parameters()")) == ["manual"]
+    assert said(use.format(model="net.named_parameters()")) == []
