@@ -122,7 +122,7 @@ def free(model):
     def _attribute(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         name = node.attr.value
         if name in ATTRIBUTES:
-            if _is_rewritten(node, file) or not _may_be_fsdp1(node, file):
+            if known_as("namesake", node.value, file) or _is_rewritten(node, file) or not _may_be_fsdp1(node, file):
                 return
             if is_under_hasattr(node, file.code(node.value), name, file):
                 return
@@ -183,8 +183,6 @@ def _is_value(node: cst.Attribute, file: File) -> bool:
 
 def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:
     """Whether an attribute with a spelling that others use too is FSDP1's: by what it hangs on, or by the imports."""
-    if known_as("namesake", node.value, file):
-        return False
     inner = node.value
     while isinstance(inner, cst.Attribute | cst.Subscript):
         if isinstance(inner, cst.Attribute) and inner.attr.value in ATTRIBUTES:
