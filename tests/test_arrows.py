@@ -93,6 +93,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "state": {"file", "fsdp1", "model", "project", "settings", "verdict"},
         "beyond": {"file", "fsdp1", "model", "project", "verdict"},
         "hosts": {"configuration", "file", "frameworks", "fsdp1", "project", "settings", "verdict"},
+        "retire": {"fsdp1", "project", "verdict"},
         "engine": {
             "beyond",
             "construction",
@@ -102,6 +103,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "loop",
             "model",
             "project",
+            "retire",
             "settings",
             "state",
             "verdict",

@@ -51,7 +51,8 @@ class CheckResult:
 
     ``told`` is sorted by path and line: what fails, and notes (level ``info``), which are told at any level.
     ``below`` counts the findings that are neither, ``known`` those that stand in the baseline. ``sources`` and
-    ``checkpoints`` count what was looked at. ``errors`` and ``skipped`` are pairs of path and reason.
+    ``checkpoints`` count what was looked at. ``errors`` and ``skipped`` are pairs of path and reason. ``both`` is
+    that of a :class:`fsdp_migrate.pipeline.outcome.RunResult`.
     """
 
     paths: tuple[str, ...]
@@ -63,6 +64,7 @@ class CheckResult:
     known: int = 0
     errors: tuple[tuple[str, str], ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
+    both: str = ""
 
     @property
     def failing(self) -> list[Told]:

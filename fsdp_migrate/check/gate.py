@@ -103,6 +103,7 @@ def check(
         known=counted,
         errors=tuple(dict.fromkeys(errors)),
         skipped=(*rewritten.skipped, *sorted_paths.skipped),
+        both=rewritten.both,
     )
 
 

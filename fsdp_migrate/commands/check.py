@@ -147,6 +147,7 @@ def check(
     to: str | None,
     helpers: str | None,
     torch: TorchRelease | None,
+    both: str | None,
     trace: Evidence | None,
     no_cache: bool,
     stdin_filename: str | None,
@@ -172,7 +173,7 @@ def check(
     try:
         defaults = settings.load_first(map(Path, paths))
         known = Path(baseline) if baseline else defaults.baseline
-        wanted, release = rule_settings(select, ignore, to, helpers, torch, Path(paths[0]), defaults)
+        wanted, release = rule_settings(select, ignore, to, helpers, torch, Path(paths[0]), defaults, both)
         if verbosity == "verbose":
             say_settings(wanted, release, defaults)
         request = run.CheckRequest(

@@ -103,6 +103,17 @@ WHY = click.option(
 )
 
 
+BOTH = (
+    click.option(
+        "--keep-both",
+        "both",
+        flag_value="keep",
+        help="Where code chooses between FSDP1 and FSDP2, keep both branches (default).",
+    ),
+    click.option("--retire", "both", flag_value="retire", help="Remove FSDP1's branches where FSDP2 has one."),
+)
+
+
 STDIN_FILENAME = click.option(
     "--stdin-filename",
     metavar="FILE",
@@ -156,8 +167,8 @@ _RULES: tuple[Callable[[Any], Any], ...] = (
 
 
 def rule_options(command: Command) -> Command:
-    """Adds ``--select``, ``--ignore``, ``--helpers`` and ``--torch``, which :func:`rule_settings` takes."""
-    for option in reversed(_RULES):
+    """Adds the options that :func:`rule_settings` takes."""
+    for option in reversed((*_RULES, *BOTH)):
         command = option(command)
     return command
 
@@ -170,6 +181,7 @@ def rule_settings(
     torch: TorchRelease | None,
     target: Path,
     defaults: ProjectSettings,
+    both: str | None = None,
 ) -> tuple[Settings, TorchRelease]:
     """What the rules go by, and the torch that they write for.
 
@@ -198,6 +210,7 @@ def rule_settings(
         torch=release.release,
         line_length=line_length(target),
         raises_torch=release.raises,
+        both=both or "",
         **newest_releases(target),
     )
     if ignored:

@@ -50,6 +50,7 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
   fsdp-migrate rewrite --to shim train.py       run FSDP1 code on fsdp_compat
   fsdp-migrate rewrite --from shim .            move it from there to FSDP2
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
+  fsdp-migrate rewrite --retire .               drop FSDP1 beside FSDP2
   fsdp-migrate rewrite --interactive src/       ask about each change
   fsdp-migrate rewrite --report left.html src/  what changed, as a page
   fsdp-migrate rewrite --stdin-filename a.py - < a.py   a text, for editors
@@ -110,6 +111,7 @@ def rewrite(
     ignore: tuple[str, ...],
     helpers: str | None,
     torch: TorchRelease | None,
+    both: str | None,
     form: str,
     report: tuple[str, ...],
     trace: Evidence | None,
@@ -148,7 +150,7 @@ def rewrite(
     try:
         defaults = settings.load(Path(paths[0]))
         target = "native" if of == "shim" else to
-        wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults)
+        wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults, both)
         if verbosity == "verbose":
             say_settings(wanted, release, defaults)
         request = Request(

@@ -51,7 +51,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, kept: Cache | 
     result = _run(request, engine, progress)
     # What went wrong may go well the next time; and a file that changed meanwhile was read before or after that.
     if not result.errors and _are_still(sources, digests):
-        kept.put(key, [_encoded(one) for one in result.outcomes])
+        kept.put(key, [result.both, *map(_encoded, result.outcomes)])
     return result
 
 
@@ -119,17 +119,18 @@ def _encoded(outcome: FileOutcome) -> list[object]:
 
 def _decoded(value: Any, request: Request, sources: Sequence[Source], digests: Mapping[str, str]) -> RunResult | None:
     """The run that ``value`` holds; None where it holds none of these files."""
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not value or not isinstance(value[0], str):
         return None
+    both, *files = value
     by_name = {source.shown: source for source in sources}
     try:
         outcomes = tuple(
             FileOutcome(path, by_name[path].path, _read(by_name[path], digests), _result(kind, content, findings))
-            for path, kind, content, findings in value
+            for path, kind, content, findings in files
         )
     except (KeyError, TypeError, ValueError, OSError):
         return None
-    return RunResult(request.paths, request.diff, len(sources), outcomes, (), request.torch)
+    return RunResult(request.paths, request.diff, len(sources), outcomes, (), request.torch, both=both)
 
 
 def _read(source: Source, digests: Mapping[str, str]) -> bytes:

@@ -41,6 +41,9 @@ class Engine(Protocol):
     def shards_natively(self, project: Project) -> bool:
         """Whether the tree shards with FSDP2 and names nothing of FSDP1."""
 
+    def has_both(self, project: Project) -> bool:
+        """Whether code of the tree chooses between a wrap of FSDP1 and FSDP2's."""
+
     def imports_of(self, path: str, data: bytes) -> frozenset[str]:
         """What these bytes import, fully dotted; a plain search."""
 
@@ -95,6 +98,11 @@ class Engine(Protocol):
     def left_whole(self, project: Project, findings: Iterable[Finding]) -> Project | None:
         """``project`` as one that keeps FSDP1, where ``findings`` say that each of its wraps is left by hand."""
 
+    def without_fsdp1(
+        self, files: Mapping[str, bytes], others: Callable[[], Iterable[tuple[str, bytes]]]
+    ) -> dict[str, Result]:
+        """What becomes of each of ``files`` where FSDP1's branches are removed; ``others`` are the rest of the tree."""
+
     def released(
         self, project: Project, before: Mapping[str, bytes], after: Mapping[str, bytes]
     ) -> tuple[Project, frozenset[str]]:
@@ -136,6 +144,9 @@ class RulesEngine:
 
     def shards_natively(self, project: Project) -> bool:
         return "fsdp2" in project.flags and "fsdp1" not in project.flags
+
+    def has_both(self, project: Project) -> bool:
+        return project.has_both
 
     def imports_of(self, path: str, data: bytes) -> frozenset[str]:
         from fsdp_rules.engine.reach import imports_of
@@ -222,6 +233,13 @@ class RulesEngine:
         from fsdp_rules.engine.left_whole import left_whole
 
         return left_whole(project, findings)
+
+    def without_fsdp1(
+        self, files: Mapping[str, bytes], others: Callable[[], Iterable[tuple[str, bytes]]]
+    ) -> dict[str, Result]:
+        from fsdp_rules.engine.retired import without_fsdp1
+
+        return without_fsdp1(files, others)
 
     def released(
         self, project: Project, before: Mapping[str, bytes], after: Mapping[str, bytes]

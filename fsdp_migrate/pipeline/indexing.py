@@ -28,11 +28,15 @@ class Index:
     """Collects facts until no file is left that a wrapped model can reach.
 
     ``results`` says of each indexed file why it has no facts, None where it has some; ``found`` are the files that
-    were indexed because a model reaches them, whatever their bytes say.
+    were indexed because a model reaches them, whatever their bytes say. ``retires``: FSDP1's branches are to be
+    removed, so that what expressions may be is not asked.
     """
 
-    def __init__(self, engine: Engine, index: Indexing, read: Callable[[Path], bytes] = read_regular) -> None:
+    def __init__(
+        self, engine: Engine, index: Indexing, read: Callable[[Path], bytes] = read_regular, retires: bool = False
+    ) -> None:
         self._bytes = read
+        self._retires = retires
         self._engine = engine
         self._index = index
         self._facts: list[FileFacts] = []
@@ -90,6 +94,9 @@ class Index:
         self._batchnorm = frozenset(neighbours.importing(own))
         if project is None or self._batchnorm or len(self._facts) > 1 or not raised <= project.flags:
             project = self._engine.build(self._facts, self._flags, self._batchnorm, programs)
+        if self._retires and self._engine.has_both(project):
+            # Branches are removed by what they name, whatever expressions may be.
+            return project
         read = [one for path, one in self.candidates.items() if not (one.is_notebook and self.results[path])]
         known = {one.path: data for one in read if (data := module_of(one, self._engine)) is not None}
         known.update((path, data) for path, data in texts.items() if not sources[path].is_notebook)

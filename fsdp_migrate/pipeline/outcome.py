@@ -39,7 +39,8 @@ class RunResult:
     The lines of findings are those of the files as they are on disk when the run is over: after a rewrite in place,
     those of the new file. ``outcomes`` holds the files with an FSDP marker in their bytes and the files that failed,
     sorted by path; ``scanned`` counts every file that was found; ``torch`` is the least release that was written for.
-    ``changed_since`` are the files that are not those of the trace that was given, None where none was.
+    ``changed_since`` are the files that are not those of the trace that was given, None where none was. ``both``: what
+    is done with FSDP1's branches beside FSDP2's, ``keep`` or ``retire``; empty where the tree has none.
     """
 
     paths: tuple[str, ...]
@@ -49,6 +50,7 @@ class RunResult:
     refused: tuple[str, ...] = ()
     torch: TorchRelease = FIRST
     changed_since: tuple[str, ...] | None = None
+    both: str = ""
 
     @property
     def findings(self) -> list[Finding]:

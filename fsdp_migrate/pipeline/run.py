@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,8 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
             _write(changed, progress)
     outcomes = tuple(map(_outcome, files)) if request.diff or refused else follow_wraps([*map(_outcome, files)])
     since = None if request.observe is None else project.observed.changed if project is not None else ()
-    return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch, since)
+    both = (request.settings.both or "keep") if project is not None and engine.has_both(project) else ""
+    return RunResult(request.paths, request.diff, len(sources), outcomes, tuple(refused), request.torch, since, both)
 
 
 def _outcome(file: ReadFile) -> FileOutcome:
@@ -174,7 +175,9 @@ def _analyse(
 ) -> tuple[list[ReadFile], Project | None]:
     """Give every readable file its result; also the files among ``rest`` that a model reaches, and the project."""
     readable = {file.source.shown: file for file in files if not isinstance(file.result, Failed)}
-    index = Index(engine, lambda candidates: _map(Indexer(engine), candidates, request, progress, "Indexing"), read)
+    retires = request.settings.both == "retire"
+    indexing = partial(_map, Indexer(engine), request=request, progress=progress, phase="Indexing")
+    index = Index(engine, indexing, read, retires)
     project = index.build([file.candidate for file in readable.values()], rest)
     found = ((source, index.candidates[source.shown]) for source in index.found)
     reached = [ReadFile(source, candidate, PENDING, candidate.data) for source, candidate in found]
@@ -191,6 +194,9 @@ def _analyse(
             texts = {path: (file.source.path, file.data) for path, file in indexed.items()}
             project = replace(project, observed=request.observe(texts))
         parsed = [indexed[path] for path, why in index.results.items() if why is None]
+        if retires and engine.has_both(project):
+            _retire(parsed, rest, engine, read)
+            parsed = [file for file in parsed if file.source.is_notebook]
         agreement = Agreement(engine, request.settings, request.selection, read)
         others = [file.candidate for path, file in indexed.items() if index.results.get(path, PENDING) is not None]
         project, prepared = agreement.reached(project, [file.candidate for file in parsed], others, rest)
@@ -200,6 +206,22 @@ def _analyse(
         for file, result in zip(parsed, rewritten(engine, rewriter, candidates, run), strict=True):
             file.result = result
     return reached, project
+
+
+def _retire(files: Sequence[ReadFile], rest: Sequence[Source], engine: Engine, read: Callable[[Path], bytes]) -> None:
+    """Give every Python file among ``files`` its result without FSDP1's branches; ``rest`` may use what they define."""
+    sources = {file.source.shown: file.data for file in files if not file.source.is_notebook}
+
+    def others() -> Iterator[tuple[str, bytes]]:
+        for source in rest:
+            try:
+                yield source.shown, read(source.path)
+            except (OSError, MemoryError):
+                continue
+
+    results = engine.without_fsdp1(sources, others)
+    for file in files:
+        file.result = results.get(file.source.shown, file.result)
 
 
 def _map(

@@ -21,7 +21,8 @@ def left_behind(result: RunResult) -> list[Finding]:
 def warning(result: RunResult) -> str:
     """What to say above everything else, "" where the project has moved as a whole."""
     left = left_behind(result)
-    if not left:
+    # A tree without FSDP1's branches runs what it ran with FSDP2.
+    if not left or result.both == "retire":
         return ""
     several = len(left) > 1
     files = sorted({finding.path for finding in left})

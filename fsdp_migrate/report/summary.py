@@ -92,6 +92,18 @@ def assumed_torch(result: RunResult) -> str:
     )
 
 
+#: What a report says first of a tree that has FSDP1 and FSDP2 side by side, by what is done with FSDP1's branches.
+_BOTH = {
+    "keep": "FSDP1 and FSDP2 side by side: FSDP1's branches are kept (--keep-both). --retire removes them.",
+    "retire": "FSDP1 and FSDP2 side by side: FSDP1's branches are removed where FSDP2 has one (--retire).",
+}
+
+
+def both_kept(both: str) -> str:
+    """The decision about FSDP1's branches beside FSDP2's in one sentence; "" where the tree has none."""
+    return _BOTH.get(both, "")
+
+
 def refusal(result: RunResult) -> str:
     """Why nothing was written, with the files that stand in the way."""
     names = "".join(f"\n  {printable(name)}" for name in result.refused)
@@ -169,7 +181,7 @@ def _next(result: RunResult, manual: int) -> str:
         return "" if result.changed or manual or result.errors else "Nothing to do."
     targets = printable(shlex.join(result.paths))
     if result.diff and result.changed:
-        return f"Next: fsdp-migrate rewrite {targets}"
+        return f"Next: fsdp-migrate rewrite {'--retire ' if result.both == 'retire' else ''}{targets}"
     if manual and result.changed:
         return f"Next: {_named('fsdp-migrate next', targets)}"
     if manual:

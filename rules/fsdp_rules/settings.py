@@ -24,7 +24,9 @@ class Settings:
     ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
     ``older_verl``: the tree has verl's own code, which knows no fsdp2. ``looks_up_strategies``: its Python looks up
     members of ShardingStrategy by names that it is given. ``other``: the edits, as findings name them, that are made in
-    their other form, by a helper or not at all; None where edits need no names.
+    their other form, by a helper or not at all; None where edits need no names. ``both``: what happens to FSDP1's
+    branches in a tree that has FSDP2's beside them, ``keep`` or ``retire``; empty where nobody has chosen, which keeps
+    them.
     """
 
     to: str = "native"
@@ -41,6 +43,7 @@ class Settings:
     older_verl: bool = False
     looks_up_strategies: bool = False
     other: frozenset[str] | None = None
+    both: str = ""
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""

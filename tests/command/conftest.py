@@ -47,6 +47,9 @@ class WordEngine:
     def agree(self, project: list[str], files: object, settings_of: object, unread: object) -> SimpleNamespace:
         return SimpleNamespace(project=project, prepared={})
 
+    def has_both(self, project: list[str]) -> bool:
+        return False
+
     def left_whole(self, project: list[str], findings: object) -> None:
         return None
 

@@ -35,6 +35,7 @@ class Blocking:
     def index(self, path, data): return path
     def build(self, facts, flags, batchnorm): return list(facts)
     def agree(self, project, files, settings_of, unread): return SimpleNamespace(project=project, prepared={})
+    def has_both(self, project): return False
     def left_whole(self, project, findings): return None
     def released(self, project, before, after): return project, frozenset()
     def rewrite(self, data, path, project, settings, prepared):

@@ -26,6 +26,7 @@ def render(result: CheckResult) -> str:
             "findings_by_rule": by_rule(findings),
             "findings_by_level": by_level(findings),
         },
+        "branches_of_both": result.both,
         "findings": [
             {
                 **as_json(told.alone),

@@ -9,6 +9,7 @@ from fsdp_migrate.check.checked import CheckResult
 from fsdp_migrate.report import stats
 from fsdp_migrate.report.by_file import Entry, closing, grouped, parts
 from fsdp_migrate.report.check.text import left_out, paragraph, shown
+from fsdp_migrate.report.summary import both_kept
 from fsdp_rules.verdict.finding import Level
 
 
@@ -17,6 +18,8 @@ def show(result: CheckResult, console: Console, verbosity: str = "") -> None:
 
     ``verbose``: every finding by itself. ``stats``: a line per rule instead of findings. ``quiet``: none.
     """
+    if result.both:
+        console.print(Text(both_kept(result.both), style="bold"))
     if verbosity in ("quiet", "stats"):
         for line in stats.lines(told.finding for told in result.told) if verbosity == "stats" else ():
             console.print(Text(line), soft_wrap=True)

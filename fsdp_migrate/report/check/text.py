@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fsdp_migrate.check.checked import CheckResult, Told
 from fsdp_migrate.report import stats
 from fsdp_migrate.report.shorten import shortened
-from fsdp_migrate.report.summary import STDIN, count, printable
+from fsdp_migrate.report.summary import STDIN, both_kept, count, printable
 from fsdp_rules.verdict.finding import Level
 
 
@@ -66,6 +66,8 @@ def shown(result: CheckResult) -> tuple[list[Told], list[str]]:
 
 
 def _lines(result: CheckResult, verbosity: str) -> Iterator[str]:
+    if result.both:
+        yield both_kept(result.both)
     entries, rest = (list(result.told), []) if verbosity == "verbose" else shown(result)
     if verbosity in ("quiet", "stats"):
         entries, rest = [], []

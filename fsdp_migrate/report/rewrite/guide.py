@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.pipeline.outcome import RunResult
 from fsdp_migrate.report.half_migrated import warning
-from fsdp_migrate.report.summary import count, new_imports, places, printable
+from fsdp_migrate.report.summary import both_kept, count, new_imports, places, printable
 from fsdp_migrate.report.what_to_test import what_to_test
 from fsdp_rules.verdict.finding import Finding, Level
 
@@ -55,7 +55,7 @@ def checks(result: RunResult) -> list[Check]:
 
 def next_steps(result: RunResult) -> list[str]:
     """What to do, in this order, before anything is tested."""
-    steps = [printable(said)] if (said := warning(result)) else []
+    steps = [*map(printable, filter(None, (both_kept(result.both), warning(result))))]
     manual, assumed = places(result.of_level(Level.MANUAL)), len(assumptions(result))
     if result.errors:
         steps.append(

@@ -33,6 +33,7 @@ def render(result: RunResult) -> str:
         "torch": str(result.torch),
         "new_imports_of_fsdp_compat": [file.path for file in result.importing_helpers],
         "between_fsdp1_and_fsdp2": warning(result),
+        "branches_of_both": result.both,
         "assumptions": [
             {
                 "message": assumption.message,

@@ -16,7 +16,7 @@ from fsdp_migrate.report.by_file import Entry, closing, parts
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.rewrite.text_report import error_lines, lines
 from fsdp_migrate.report.shorten import shortened
-from fsdp_migrate.report.summary import assumed_torch, done_to, paragraph, printable
+from fsdp_migrate.report.summary import assumed_torch, both_kept, done_to, paragraph, printable
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.result import Changed
 
@@ -50,6 +50,9 @@ def show_diff(lines: Iterable[bytes], console: Console) -> None:
 
 
 def _parts(result: RunResult, console: Console, verbose: bool) -> Iterator[RenderableType]:
+    if said := both_kept(result.both):
+        yield Text(said, style="bold")
+        yield Text()
     if said := assumed_torch(result):
         yield Text(said)
         yield Text()

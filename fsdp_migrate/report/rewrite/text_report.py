@@ -10,18 +10,20 @@ from fsdp_migrate.report import stats
 from fsdp_migrate.report.half_migrated import warning
 from fsdp_migrate.report.rewrite.run_coverage import by_trace
 from fsdp_migrate.report.shorten import shortened
-from fsdp_migrate.report.summary import assumed_torch, done_to, paragraph, printable
+from fsdp_migrate.report.summary import assumed_torch, both_kept, done_to, paragraph, printable
 from fsdp_rules.verdict.finding import Finding, Level
 
 
 def lines(result: RunResult, verbosity: str = "") -> Iterator[str]:
     """One line per rewritten file, per finding that wants a reader, per file that was left out; then the summary.
 
-    Before all of that, the torch that was assumed, and that the project is now between FSDP1 and FSDP2. ``verbose``:
+    Before all of that, what is done with FSDP1's branches beside FSDP2's, the torch that was assumed, and that the
+    project is now between FSDP1 and FSDP2. ``verbose``:
     findings of level ``safe`` have lines too, and every finding its own. ``stats``: rules have lines, findings none.
     ``quiet``: neither, and no torch.
     """
-    yield from map(printable, filter(None, ("" if verbosity == "quiet" else assumed_torch(result), warning(result))))
+    said = (both_kept(result.both), "" if verbosity == "quiet" else assumed_torch(result), warning(result))
+    yield from map(printable, filter(None, said))
     if verbosity in ("quiet", "stats"):
         yield from stats.lines(result.findings) if verbosity == "stats" else ()
         yield from map(printable, by_trace(result))

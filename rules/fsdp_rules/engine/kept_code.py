@@ -36,6 +36,7 @@ EITHER = "rewrite both wraps, or write one branch for FullyShardedDataParallel a
 _OF_EDITS = {False: (Level.MANUAL,), True: (Level.MANUAL, Level.SAFE, Level.REVIEW)}
 #: Where the FSDP2 code is that stands for what is left as it is.
 BESIDE, ELSEWHERE = "there is an FSDP2 branch next to it", "the project has an FSDP2 branch for it"
+RETIRE = "rewrite --retire removes FSDP1's branches once nobody runs them"
 CLASS = re.compile(r"^class FullyShardedDataParallel\(", re.MULTILINE)
 
 
@@ -67,7 +68,7 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
             diagnosis.node,
             Level.INFO,
             f"{UNCHANGED}{BESIDE if file.suppressions.has_branch(diagnosis.node) else ELSEWHERE}",
-            "remove the FSDP1 branch once nobody runs it",
+            RETIRE,
         )
     if twin is False:
         return Diagnosis(
@@ -106,14 +107,15 @@ def left_alone(diagnosis: Diagnosis, file: File) -> Diagnosis:
 
 
 def said_once(found: list[tuple[Rule, Diagnosis]], file: File) -> list[tuple[Rule, Diagnosis]]:
-    """``found`` with one finding for each statement that is left as it is, or for the file if all of it is."""
+    """``found`` with one finding for each statement that is left as it is, or for the file if its reason is one."""
     by_hand = file.project.kept.left_by(file.path)
     seen: set[tuple[cst.CSTNode, str]] = set()
     kept: list[tuple[Rule, Diagnosis]] = []
     for rule, diagnosis in found:
         if diagnosis.message.startswith(UNCHANGED):
-            is_whole = by_hand and diagnosis.advice == AFTER_WRAP
-            key = (file.module if is_whole else file.statement(diagnosis.node), diagnosis.message)
+            is_whole = diagnosis.advice == RETIRE or (by_hand and diagnosis.advice == AFTER_WRAP)
+            where = file.module if is_whole else file.statement(diagnosis.node)
+            key = (where, RETIRE if diagnosis.advice == RETIRE else diagnosis.message)
             if key in seen:
                 continue
             seen.add(key)

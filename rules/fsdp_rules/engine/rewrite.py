@@ -121,9 +121,9 @@ def rewrite_source(
     )
     if output == text:
         return Unchanged(findings)
-    problem = _why_not_compiled(output, path)
+    problem = why_not_compiled(output, path)
     if problem is not None:
-        before = _why_not_compiled(text, path)
+        before = why_not_compiled(text, path)
         if before is not None:
             return Failed(f"does not compile: {before}")
         return Failed(f"internal error: the rewritten file does not compile ({problem})")
@@ -152,7 +152,7 @@ def _asked(file: File) -> Said:
     return uncontested(file, with_standing_todos(file, _diagnose(file)))
 
 
-def _why_not_compiled(source: str, path: str) -> str | None:
+def why_not_compiled(source: str, path: str) -> str | None:
     # IPython runs a cell's await outside of functions.
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if path.endswith(".ipynb") else 0
     try:

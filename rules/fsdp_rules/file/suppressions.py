@@ -12,6 +12,7 @@ from fsdp_rules.file.tree import Layout
 from fsdp_rules.project.gates import gated_lines
 from fsdp_rules.project.ignore_comments import IgnoreComments, ignore_comments
 from fsdp_rules.project.project import Project
+from fsdp_rules.project.twins import TEST
 
 
 class Suppressions:
@@ -27,7 +28,9 @@ class Suppressions:
     def gated(self, node: cst.CSTNode) -> bool | None:
         """Whether ``node`` is left alone for its FSDP2 twin (True) or a version gate (False); None: it is not."""
         line = self._layout.span(node).line
-        if self._project.is_left_alone or self._project.twins.has(self._path, line):
+        # A test of both is not half migrated.
+        is_whole = self._project.is_left_alone or (TEST.search(self._path) and True in self._gated_lines.values())
+        if is_whole or self._project.twins.has(self._path, line):
             return True
         return self._gated_lines.get(line)
 

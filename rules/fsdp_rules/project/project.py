@@ -133,6 +133,11 @@ class Project:
         """Whether every FSDP1 model of the project has its FSDP2 twin, so that nothing is to be rewritten."""
         return "gated" in self.flags and "fsdp1" not in self.flags
 
+    @property
+    def has_both(self) -> bool:
+        """Whether code of the tree chooses between a wrap of FSDP1 and FSDP2's."""
+        return "gated" in self.tree_flags or bool(self.twins.lines)
+
     def may_trap(self, traps: bool) -> bool:
         """Whether what FSDP1 left behind, in code or checkpoints, is to be told of; ``traps``: without FSDP1, too."""
         # A checkpoint goes from one program to another.
