@@ -108,7 +108,8 @@ def _next(result: CheckResult) -> Iterator[str]:
     if STDIN in result.paths and moves:
         yield "Next: fsdp-migrate rewrite -, with the same text."
     elif moves:
-        yield f"Next: fsdp-migrate rewrite --diff {shlex.join(map(printable, result.paths))}"
+        option = "--retire " if result.both == "retire" else ""
+        yield f"Next: fsdp-migrate rewrite {option}--diff {shlex.join(map(printable, result.paths))}"
     elif result.failing:
         rule = next((told for told in result.failing if told.finding.level is Level.MANUAL), result.failing[0])
         yield f"Next: fsdp-migrate rules {rule.finding.rule}"

@@ -161,6 +161,7 @@ def _left(file: Parsed, text: str) -> Iterator[Note]:
 def _named(file: Parsed, text: str, gone: set[str]) -> Iterator[Note]:
     """The texts that still name a value whose branches are gone, where a setting is given it."""
     lines = _Lines(file.text, text)
+    found: dict[int, str] = {}
     for node in walk(_tree(file, text)):
         values: list[ast.expr] = []
         match node:
@@ -172,8 +173,8 @@ def _named(file: Parsed, text: str, gone: set[str]) -> Iterator[Note]:
                 values = [value]
         for one in (one for value in values for one in walk(value)):
             if isinstance(one, ast.Constant) and repr(one.value) in gone:
-                yield Note(lines.before(one.lineno), Level.REVIEW, NAMED.format(repr(one.value)), RENAME)
-                break
+                found[lines.before(one.lineno)] = NAMED.format(repr(one.value))
+    yield from (Note(line, Level.REVIEW, message, RENAME) for line, message in found.items())
 
 
 def _tree(file: Parsed, text: str) -> ast.Module:
