@@ -88,12 +88,12 @@ class Expressions:
             case ast.Constant():
                 return self.constant(node.value)
             case ast.Subscript():
-                of = self.value(node.value)
-                key = None if isinstance(node.slice, ast.Slice) else self.value(node.slice)
-                if key is None:
-                    self._inside(node.slice)
+                of, cut = self.value(node.value), node.slice
+                ends = (cut.lower, cut.upper, cut.step) if isinstance(cut, ast.Slice) else ()
+                bounds = tuple(self.value(one) for one in ends if one is not None)
+                key = None if isinstance(cut, ast.Slice) else self.value(cut)
                 to = self.new()
-                self.add(ops.GetItem(to, of, key))
+                self.add(ops.GetItem(to, of, key, bounds))
                 return to
             case ast.Tuple() | ast.List() | ast.Set():
                 return self._display(node.elts)

@@ -77,11 +77,12 @@ class SetAttribute(NamedTuple):
 
 
 class GetItem(NamedTuple):
-    """``of[key]``; ``key`` is a value, None for a slice."""
+    """``of[key]``; ``key`` is a value, None for a slice, which has ``bounds``."""
 
     to: int
     of: int
     key: int | None
+    bounds: tuple[int, ...] = ()
 
 
 class SetItem(NamedTuple):

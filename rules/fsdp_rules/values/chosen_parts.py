@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from fsdp_rules.ir.operations import Body, Call, Copy, Element, GetAttribute, GetItem, SetAttribute
 from fsdp_rules.values.abstract import Kind
@@ -18,8 +18,8 @@ _OF_PARAMETERS = frozenset({"torch.nn.ParameterDict", "torch.nn.ParameterList"})
 def chosen_parts(machine: Interpreter) -> dict[tuple[str, int], tuple[str, ...]]:
     """The names of such attributes, by the place, a file and a line, of each wrap that a program runs with the forward.
 
-    The key is a parameter of the forward, or an attribute that something sets outside of ``__init__``: the active ones
-    of several adapters, the task, the phase.
+    The key, or the end of a slice, is a parameter of the forward, or an attribute that something sets outside of
+    ``__init__``: the active ones of several adapters, the task, the phase, the depth.
     """
     changed, holds = set[str](), set[str]()
     for frame in machine.frames:
@@ -40,10 +40,10 @@ def chosen_parts(machine: Interpreter) -> dict[tuple[str, int], tuple[str, ...]]
         if body.name != "forward" or body.kind != "function":
             continue
         reads = {one.to: one.name for one in body.operations if isinstance(one, GetAttribute) and one.of == _SELF}
-        keys = {one.of: one.key for one in body.operations if isinstance(one, GetItem) and one.of in reads}
+        keys = {one.of: one for one in body.operations if isinstance(one, GetItem) and one.of in reads}
         for name in {reads[of] for of in keys}:
             of_name = [value for value, each in reads.items() if each == name]
-            if not all(value in keys and _is_setting(body, keys[value], name, changed) for value in of_name):
+            if not all(value in keys and _chooses(body, keys[value], reads, changed) for value in of_name):
                 continue
             held = {one for value in of_name for one in machine.store.of(frame.base + value)}
             if name in holds or held & machine.items.modules:
@@ -54,10 +54,16 @@ def chosen_parts(machine: Interpreter) -> dict[tuple[str, int], tuple[str, ...]]
     return {place: tuple(sorted(names)) for place, names in found.items()}
 
 
-def _is_setting(body: Body, key: int | None, name: str, changed: Set[str]) -> bool:
+def _chooses(body: Body, one: GetItem, reads: Mapping[int, str], changed: Set[str]) -> bool:
+    """Whether ``one`` takes what a setting says: an entry, or as many as that."""
+    name = reads[one.of]
+    if one.key is not None:
+        return _is_setting(body, one.key, name, changed)
+    return any(reads.get(end) in changed or _is_setting(body, end, name, frozenset()) for end in one.bounds)
+
+
+def _is_setting(body: Body, key: int, name: str, changed: Set[str]) -> bool:
     """Whether ``key``, by which an entry of ``self.name`` is taken, is none of all its keys but one that is set."""
-    if key is None:
-        return False
     read, given = _origins(body, key)
     is_parameter = not read and given <= {*range(1, len(body.parameters))}
     return name not in read and (is_parameter or not read.isdisjoint(changed))

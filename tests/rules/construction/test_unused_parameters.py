@@ -206,3 +206,35 @@ def test_other_entries_take_no_helper(made: str, last: str) -> None:
 def test_a_part_without_gradients_may_be_read_by_nothing(more: str) -> None:
     (found,) = (entry for entry in findings(net(more=more, step="block(x)")) if entry.rule == "FSDP101")
     assert found.level.value == "safe"
+
+
+DEPTH = """
+class Deep(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.depth = depth
+        self.layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(depth)])
+
+    def forward(self, x):
+        for layer in self.layers[: self.depth]:
+            x = layer(x)
+        return x
+
+
+def build(depth, steps):
+    model = FSDP(Deep(depth))
+    for step in range(steps):
+        model.module.depth = step + 1
+    return model
+"""
+
+
+@pytest.mark.parametrize("end", ["self.depth", "depth", "-1", "self.depth :"])
+def test_as_many_entries_as_a_setting_says_take_the_helper(end: str) -> None:
+    source = HEAD + DEPTH.replace("[: self.depth]", f"[{end}]" if ":" in end else f"[:{end}]")
+    source = source.replace("def forward(self, x)", "def forward(self, x, depth=3)")
+    (found,) = (entry for entry in findings(source) if entry.rule == "FSDP101")
+    assert ("a step may use only some entries of layers" in found.message) == (end != "-1")
+    kept = source.replace("model.module.depth = step + 1", "model(step)")
+    (found,) = (entry for entry in findings(kept) if entry.rule == "FSDP101")
+    assert ("a step may use only some entries of layers" in found.message) == (end == "depth")
