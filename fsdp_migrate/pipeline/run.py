@@ -70,7 +70,9 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     if request.read_as is not None:
         read_otherwise(files, request.read_as)
     python = [file for file in files if not file.source.is_config]
-    reached, project = _analyse(python, [one for one in rest if not one.is_config], request, engine, progress, read)
+    written = [file for file in files if file.source.is_config]
+    others = [one for one in rest if not one.is_config]
+    reached, project = _analyse(python, written, others, request, engine, progress, read)
     files += reached
     texts = [(file.source.shown, file.candidate.data) for file in python if not file.candidate.is_notebook]
     keys = project.own if project is not None and engine.is_migrating(project) else {}
@@ -88,6 +90,9 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     done = [Done(file.candidate.path, file.candidate.data, file.result, file.source.is_config) for file in files]
     results = configured(done, keys, partial(_settings_of, request, said), progress.step)
     for file, result in zip(files, results, strict=True):
+        noted = file.result.findings if file.source.is_config and isinstance(file.result, Unchanged) else ()
+        if noted and isinstance(result, Changed | Unchanged):
+            result = replace(result, findings=(*result.findings, *noted))
         file.result = result
     _leave_what_is_outside(files, request.paths)
     changed = [file for file in files if isinstance(file.result, Changed)]
@@ -167,13 +172,17 @@ def _settings_of(request: Request, said: Settings, path: str) -> Settings:
 
 def _analyse(
     files: Sequence[ReadFile],
+    written: Sequence[ReadFile],
     rest: Sequence[Source],
     request: Request,
     engine: Engine,
     progress: Progress,
     read: Callable[[Path], bytes],
 ) -> tuple[list[ReadFile], Project | None]:
-    """Give every readable file its result; also the files among ``rest`` that a model reaches, and the project."""
+    """Give every readable file its result; also the files among ``rest`` that a model reaches, and the project.
+
+    ``written`` are files of configuration, which may name what is removed.
+    """
     readable = {file.source.shown: file for file in files if not isinstance(file.result, Failed)}
     retires = request.settings.both == "retire"
     indexing = partial(_map, Indexer(engine), request=request, progress=progress, phase="Indexing")
@@ -195,7 +204,7 @@ def _analyse(
             project = replace(project, observed=request.observe(texts))
         parsed = [indexed[path] for path, why in index.results.items() if why is None]
         if retires and engine.has_both(project):
-            _retire(parsed, rest, engine, read)
+            _retire(parsed, written, rest, engine, read)
             parsed = [file for file in parsed if file.source.is_notebook]
         agreement = Agreement(engine, request.settings, request.selection, read)
         others = [file.candidate for path, file in indexed.items() if index.results.get(path, PENDING) is not None]
@@ -208,11 +217,21 @@ def _analyse(
     return reached, project
 
 
-def _retire(files: Sequence[ReadFile], rest: Sequence[Source], engine: Engine, read: Callable[[Path], bytes]) -> None:
-    """Give every Python file among ``files`` its result without FSDP1's branches; ``rest`` may use what they define."""
+def _retire(
+    files: Sequence[ReadFile],
+    written: Sequence[ReadFile],
+    rest: Sequence[Source],
+    engine: Engine,
+    read: Callable[[Path], bytes],
+) -> None:
+    """Give every Python file among ``files`` its result without FSDP1's branches, and ``written`` what names them.
+
+    ``rest`` may use what the files define.
+    """
     sources = {file.source.shown: file.data for file in files if not file.source.is_notebook}
 
     def others() -> Iterator[tuple[str, bytes]]:
+        yield from ((file.source.shown, file.data) for file in written)
         for source in rest:
             try:
                 yield source.shown, read(source.path)
@@ -220,7 +239,7 @@ def _retire(files: Sequence[ReadFile], rest: Sequence[Source], engine: Engine, r
                 continue
 
     results = engine.without_fsdp1(sources, others)
-    for file in files:
+    for file in (*files, *written):
         file.result = results.get(file.source.shown, file.result)
 
 

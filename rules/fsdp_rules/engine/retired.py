@@ -13,15 +13,20 @@ from fsdp_rules.verdict.rule import Role
 
 
 def without_fsdp1(files: Mapping[str, bytes], others: Callable[[], Iterable[tuple[str, bytes]]]) -> dict[str, Result]:
-    """What becomes of each of ``files``; ``others`` gives the path and the bytes of every file of the tree."""
+    """What becomes of each of ``files``; ``others`` gives the path and the bytes of every file of the tree,
+    of which YAML files may have findings."""
     found = retired(files, others)
     results: dict[str, Result] = {}
-    for path, data in files.items():
+    for path in dict.fromkeys([*files, *found]):
         one = found.get(path)
         if one is None:
             results[path] = Unchanged()
             continue
         findings = tuple(_finding(path, note) for note in sorted(one.notes, key=lambda note: note.line))
+        data = files.get(path)
+        if data is None:
+            results[path] = Unchanged(findings)
+            continue
         problem = why_not_compiled(one.text, path)
         if problem is not None:
             results[path] = Failed(f"internal error: without FSDP1's branches it does not compile ({problem})")

@@ -20,6 +20,7 @@ from fsdp_rules.project.walking import children, walk
 from fsdp_rules.retire.choices import Choices, Parsed, Wrappers, parsed
 from fsdp_rules.retire.pruning import decides, pruned
 from fsdp_rules.retire.removal import without
+from fsdp_rules.retire.truths import Atom, Truths
 from fsdp_rules.retire.unused import Names, unused_imports, unused_variables
 from fsdp_rules.verdict.finding import Level
 
@@ -35,6 +36,8 @@ ROUNDS = 20
 _IMPORTED = "FSDPModule"
 #: Code of others that a project has a copy of.
 COPIED = re.compile(r"(^|/)(third_party|vendor|vendored|_vendor)/")
+_YAML = (".yaml", ".yml")
+_ENTRY = re.compile(r"^[\s-]*(\w+)\s*:\s*[\"']?([\w.]+)[\"']?\s*(?:#.*)?$")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -57,7 +60,8 @@ class Retired:
 
 
 def retired(files: Mapping[str, bytes], others: Callable[[], Iterable[tuple[str, bytes]]]) -> dict[str, Retired]:
-    """What becomes of each of ``files`` of which anything is to be said; ``others`` are the rest of the tree."""
+    """What becomes of each of ``files`` of which anything is to be said; ``others`` are the rest of the tree,
+    of which YAML files may have notes."""
     sources = [one for path, data in files.items() if (one := parsed(path, data)) is not None]
     choices = Choices(sources, Wrappers.of(sources))
     truths = choices.truths()
@@ -75,6 +79,9 @@ def retired(files: Mapping[str, bytes], others: Callable[[], Iterable[tuple[str,
         now = found.setdefault(file.path, Retired(file.text))
         now.notes += _left(file, now.text)
         now.notes += _named(file, now.text, gone)
+    for path, data in others():
+        if path.endswith(_YAML) and (notes := [*_given(data.decode("utf-8", "replace"), truths)]):
+            found[path] = Retired("", notes)
     return {path: one for path, one in found.items() if one.notes or one.text != files[path].decode()}
 
 
@@ -179,6 +186,14 @@ def _named(file: Parsed, text: str, gone: set[str]) -> Iterator[Note]:
 
 def _tree(file: Parsed, text: str) -> ast.Module:
     return file.tree if text == file.text else ast.parse(text)
+
+
+def _given(text: str, truths: Truths) -> Iterator[Note]:
+    """The lines of a YAML file that give a setting a value whose branches are gone."""
+    for line, entry in enumerate(text.split("\n"), 1):
+        found = _ENTRY.match(entry)
+        if found is not None and truths.everywhere.get(Atom(found[1], repr(found[2]))) is False:
+            yield Note(line, Level.REVIEW, NAMED.format(repr(found[2])), RENAME)
 
 
 class _Lines:

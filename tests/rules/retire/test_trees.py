@@ -12,7 +12,7 @@ from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.rules.helpers import rewrite_tree
 
 _SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)+)", re.MULTILINE)
-_FILE = re.compile(r"^`([\w./]+)`( becomes)?\n\n```python\n(.*?)```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^`([\w./]+)`( becomes)?\n\n```(?:python|yaml)\n(.*?)```", re.MULTILINE | re.DOTALL)
 _FINDING = re.compile(r"# finding: (\w+)")
 TREES = dict(_SECTION.findall(Path(__file__).with_name("trees.md").read_text()))
 
