@@ -65,6 +65,24 @@ def test_nothing_of_what_was_rewritten_ran(recording: Recording, tmp_path: Path)
     assert problem == 'none of the 1 rewritten files was imported by the run "after"; check the command'
 
 
+@pytest.mark.parametrize(
+    ("kinds", "says"),
+    [
+        (["fsdp2", "fsdp2"], None),
+        (["fsdp1"], "trained with FSDP1, though fsdp.yaml now asks for FSDP2"),
+        (["fsdp2", "fsdp1"], "trained with FSDP1"),
+        ([], "none of the 1 rewritten files was imported"),
+    ],
+)
+def test_a_configuration_is_judged_by_what_was_trained(
+    kinds: list[str], says: str | None, recording: Recording, tmp_path: Path
+) -> None:
+    units = tuple({"kind": kind} for kind in kinds)
+    found = replace(recording, models=tuple(replace(model, units=units) for model in recording.models))
+    problem = wrong_origin(found, Origin(tmp_path, changed=(tmp_path / "fsdp.yaml",)), "after")
+    assert (problem is None) if says is None else says in (problem or "")
+
+
 def test_ranks_that_recorded_different_numbers_of_steps(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from fsdp_migrate.verify.recording.recording import Recording
 
+#: Files that a run imports.
+_CODE = (".py", ".ipynb")
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -50,5 +53,15 @@ def wrong_origin(recording: Recording, origin: Origin, side: str) -> str | None:
                 "packages on a relative PYTHONPATH"
             )
     if origin.changed and not {file.resolve() for file in origin.changed} & set(files):
+        configured = [file.name for file in origin.changed if file.suffix not in _CODE]
+        kinds = {str(unit.get("kind")) for model in recording.models for unit in model.units}
+        if configured and kinds == {"fsdp2"}:
+            # No process imports a configuration: what it asked for is what was trained.
+            return None
+        if configured and "fsdp1" in kinds:
+            return (
+                f'the run "{side}" trained with FSDP1, though {configured[0]} now asks for FSDP2; '
+                "check that the command reads that file, by a path relative to the repository"
+            )
         return f'none of the {len(origin.changed)} rewritten files was imported by the run "{side}"; check the command'
     return None

@@ -1,7 +1,7 @@
 """Answers for the GPUs of a program that runs without one: its devices are the CPU, and NCCL is gloo.
 
-Code of torch and of installed packages is not answered where it asks whether there is a GPU. What was answered is
-written down, by the line of the program that asked.
+Code of torch and of installed packages but accelerate is not answered where it asks whether there is a GPU. What was
+answered is written down, by the line of the program that asked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from .lifted import fsdp1_on_cpu
 _CPU = torch.device("cpu")
 _FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 _HERE = str(Path(__file__).resolve().parent)
-_INSTALLED = (sysconfig.get_path("stdlib"), str(Path(torch.__file__).parents[1]), sysconfig.get_path("purelib"), "<")
+_INSTALLED = (
+    *(sysconfig.get_path(each) for each in ("stdlib", "purelib", "scripts")),
+    str(Path(torch.__file__).parents[1]),
+    "<",
+)
+#: Installed packages that shard where they find a GPU, and elsewhere ignore what they were configured with.
+_ANSWERED = frozenset({"accelerate"})
 #: Functions of torch.cuda that need no answer but a value.
 _VALUES: dict[str, Any] = {
     "current_device": 0,
@@ -221,7 +227,7 @@ def _with_gloo(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _asks(what: str) -> bool:
-    """Whether code of the program asks, which is written down once for each line."""
+    """Whether code of the program asks, or accelerate for it, which is written down once for each line."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back  # type: ignore[assignment]
@@ -230,8 +236,15 @@ def _asks(what: str) -> bool:
         return False
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or frame.f_code.co_filename.startswith(_INSTALLED):
+    if frame is None:
         return False
+    if frame.f_code.co_filename.startswith(_INSTALLED):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _ANSWERED:
+            return False
+        while frame is not None and frame.f_code.co_filename.startswith(_INSTALLED):
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is None:
+            return True
     file = Path(frame.f_code.co_filename).resolve()
     said = (str(file.relative_to(_here)) if file.is_relative_to(_here) else str(file), frame.f_lineno, what)
     if said not in _said and os.environ.get("RANK", "0") == "0":
