@@ -55,11 +55,14 @@ def build(model):
         # FSDP1 takes a device without an index for the current one.
         current = kind == "current"
         kind = "cuda" if current else kind
-        simple = is_repeatable(value) or kind == "cpu" or current
-        if not simple and kind == "unknown":
-            plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")
+        device = value
+        if kind == "unknown" and not is_repeatable(value):
+            if self._is_given(found, file):
+                device = plan.named(value, ("device", "shard_device"), file)
+            else:
+                plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")
         set_current = not current and kind != "cpu" and "set_device" not in file.project.flags
-        plan.device = Device(kind, value, is_device, set_current)
+        plan.device = Device(kind, device, is_device, set_current)
         message = {
             "cuda": "fully_shard moves the model to the current device",
             "cpu": "passed as the device type of the mesh",
@@ -75,6 +78,8 @@ def build(model):
         if file.calls(found, "torch.device"):
             return self._literal(found, file), True
         if isinstance(found, cst.IfExp):
+            if file.calls(found.test, "torch.cuda.is_available") and self._is_current(found, file):
+                return "current", False
             seen = {self._kind(arm, file.value(arm), file) for arm in (found.body, found.orelse)}
             return seen.pop() if len(seen) == 1 else ("unknown", all(is_device for _, is_device in seen))
         arms = file.values(value)
@@ -89,6 +94,19 @@ def build(model):
         if annotation is None and RANK.search(file.code(found)):
             return "cuda", False
         return "unknown", False
+
+    def _is_given(self, found: cst.BaseExpression, file: File) -> bool:
+        """Whether ``found`` surely is a device or an index, and never None."""
+        if isinstance(found, cst.IfExp):
+            return all(self._is_given(file.value(arm), file) for arm in (found.body, found.orelse))
+        kind, is_device = self._kind(found, found, file)
+        return is_device or kind != "unknown"
+
+    def _is_current(self, choice: cst.IfExp, file: File) -> bool:
+        """Whether ``choice`` is the device of FSDP2's default mesh: the current one with CUDA, else the CPU."""
+        body, other = (file.value(arm) for arm in (choice.body, choice.orelse))
+        is_cpu = is_none(other) or self._kind(choice.orelse, other, file)[0] == "cpu"
+        return is_cpu and self._kind(choice.body, body, file)[0] == "current"
 
     def _literal(self, call: cst.BaseExpression, file: File) -> str:
         arguments = bind(call, ("type", "index")) if isinstance(call, cst.Call) else None

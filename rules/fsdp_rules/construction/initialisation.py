@@ -10,7 +10,7 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.leaves import leaves
 from fsdp_rules.construction._plan.materializing import only_empties
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.file.expressions import brief, is_none, is_repeatable, literal_bool
+from fsdp_rules.file.expressions import is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -118,7 +118,6 @@ def build():
         if literal_bool(file.value(value)) is False:
             plan.consume_value(value, file)
             return
-        plan.sync = value
-        if not is_repeatable(value) and literal_bool(value) is None:
-            plan.helper.append(f"sync_module_states={brief(file.code(value))} is only known at run time")
+        is_known = literal_bool(value) is not None
+        plan.sync = value if is_known else plan.named(value, ("sync_states", "syncs_module_states"), file)
         yield Diagnosis(value, Level.SAFE, "parameters and buffers are broadcast from rank 0 before they are sharded")

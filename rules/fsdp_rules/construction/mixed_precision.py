@@ -113,7 +113,10 @@ def build(model):
         precision = Precision(dict(every[0]), optional=len(made) < len(found.nodes))
         like = buffers_like(every, file)
         if found.nodes != (value,):
-            precision.variable = _name(plan.named(value, POLICY_NAMES, file), value, file)
+            if isinstance(value, cst.IfExp):
+                precision.chosen, precision.variable = value, file.fresh(plan.call, *POLICY_NAMES)
+            else:
+                precision.variable = _name(plan.named(value, POLICY_NAMES, file), value, file)
             if any("buffer_dtype" in fields for fields in every) and (len(every) > 1 or precision.optional):
                 if like is None:
                     plan.helper.append(f"{precision.variable} has its own buffer_dtype")
@@ -170,9 +173,9 @@ def build(model):
         if found.nodes == (value,) or not every:
             return None
         inside = any(value in file.ancestors(node) for node in found.nodes)
-        if inside:
+        if inside and not isinstance(value, cst.IfExp):
             return "the MixedPrecision is created inside a larger expression"
-        if not isinstance(value, cst.Name | cst.Subscript):
+        if not isinstance(value, cst.Name | cst.Subscript | cst.IfExp):
             return "the MixedPrecision is passed through several variables"
         for use in readers(found, file):
             parent = file.parent(use)

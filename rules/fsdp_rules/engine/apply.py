@@ -76,13 +76,25 @@ class _Editor(cst.CSTTransformer):
 
     def code(self, node: cst.CSTNode) -> str:
         """The text of ``node`` with the edits inside it made; in parentheses where it would not stand alone."""
-        text = text_of(self.updated.get(node, node), self.module).strip()
+        text = text_of(self._current(node), self.module).strip()
         if "\n" in text and isinstance(node, cst.BaseExpression):
             try:
                 ast.parse(text, mode="eval")
             except SyntaxError:
                 return f"({text})"
         return text
+
+    def _current(self, node: cst.CSTNode) -> cst.CSTNode:
+        """``node`` with its edits; of a choice that a rule has made, the nodes of the module with theirs."""
+        if node in self.updated:
+            return self.updated[node]
+        if node in self.expressions and isinstance(node, cst.Name):
+            return cst.parse_expression(self.expressions[node].build(self.code))
+        if isinstance(node, cst.IfExp):
+            return node.with_changes(
+                **{name: self._current(getattr(node, name)) for name in ("body", "test", "orelse")}
+            )
+        return node
 
     def on_leave(  # type: ignore[override]
         self, original_node: cst.CSTNode, updated_node: cst.CSTNode

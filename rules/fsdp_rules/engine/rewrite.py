@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import libcst as cst
@@ -32,7 +32,7 @@ from fsdp_rules.project.project import Project
 from fsdp_rules.project.seen import seen_from
 from fsdp_rules.project.walking import children
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, remove
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 from fsdp_rules.verdict.rule import Role, Rule
@@ -180,7 +180,7 @@ class _Reads:
     ``shared`` are those that it declares global or nonlocal.
     """
 
-    names: dict[str, set[str]]
+    names: dict[str, Counter[str]]
     shared: set[str]
 
 
@@ -200,24 +200,32 @@ def _unread(
             known[text] = _names_read(file.printer.parsed(statement))
         found.append(known[text])
     shared = set().union(*(reads.shared for reads in found))
+    # What fills a dictionary reads its name, and goes with it.
+    filling: Counter[tuple[str, str]] = Counter()
+    for gone, name in dict.fromkeys(consumed):
+        filling[file.scope(gone), name] += sum(use in file.uses(name) for use in file.inside(gone, cst.Name))
+
+    def is_read(name: str, scope: str) -> bool:
+        reads = sum(one.names.get("" if name in shared else scope, Counter[str]())[name] for one in found)
+        return reads > filling[scope, name]
+
     unread = [
         statement
         for statement, name in consumed
-        if not any(name in reads.names.get("" if name in shared else file.scope(statement), ()) for reads in found)
-        and not file.project.imports_from(file.path, name)
+        if not is_read(name, file.scope(statement)) and not file.project.imports_from(file.path, name)
     ]
     return list(dict.fromkeys(unread))
 
 
 def _names_read(tree: ast.Module) -> _Reads:
-    read: dict[str, set[str]] = defaultdict(set)
+    read: dict[str, Counter[str]] = defaultdict(Counter)
     shared: set[str] = set()
     pending: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ("",))]
     while pending:
         node, scopes = pending.pop()
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             for scope in scopes:
-                read[scope].add(node.id)
+                read[scope][node.id] += 1
         elif isinstance(node, ast.Global | ast.Nonlocal):
             shared.update(node.names)
         # What a definition reads from around it, its decorators and defaults, counts as read inside it too.
@@ -228,8 +236,13 @@ def _names_read(tree: ast.Module) -> _Reads:
 
 
 def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:
+    """The edits that are left where ``dead`` goes, with those of expressions in it, which are written elsewhere."""
     gone = set(dead)
-    return [edit for edit in edits if edit.node not in gone and not gone.intersection(file.ancestors(edit.node))]
+    return [
+        edit
+        for edit in edits
+        if edit.node not in gone and (isinstance(edit, Replace) or gone.isdisjoint(file.ancestors(edit.node)))
+    ]
 
 
 def _diagnose(file: File) -> Said:

@@ -170,3 +170,19 @@ def element_text(node: cst.CSTNode) -> str | None:
             node = node.value
         else:
             return ".".join([node.value, *reversed(parts)]) if isinstance(node, cst.Name) else None
+
+
+def dict_entries(node: cst.BaseExpression | None) -> dict[str, cst.BaseExpression] | None:
+    """The items of a ``{...}`` or ``dict(...)`` display with literal keys, else None."""
+    if isinstance(node, cst.Dict):
+        found: dict[str, cst.BaseExpression] = {}
+        for element in node.elements:
+            if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
+                return None
+            found[str(element.key.evaluated_value)] = element.value
+        return found
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
+        if any(argument.keyword is None or argument.star for argument in node.args):
+            return None
+        return {argument.keyword.value: argument.value for argument in node.args if argument.keyword is not None}
+    return None

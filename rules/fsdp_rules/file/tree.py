@@ -57,6 +57,8 @@ class Layout(CodegenState):
         self._around: list[cst.CSTNode | None] = [None]
         self._starts: list[int] = []
         self._has_last_newline = True
+        #: Nodes of no module are kept alive, since others may get their ``id``.
+        self._adopted: list[cst.CSTNode] = []
         module._codegen(self)
 
     # What printing calls
@@ -91,6 +93,13 @@ class Layout(CodegenState):
     def pop_trailing_newline(self) -> None:
         # Positions are told as if it were there.
         self._has_last_newline = not self.tokens
+
+    def adopt(self, node: cst.CSTNode, like: cst.CSTNode) -> None:
+        """``node``, which is made of nodes of the module, stands where ``like``, one of them, does."""
+        self._adopted.append(node)
+        self._places[id(node)] = self.place(like)
+        self._parents[id(node)] = self._parents[id(like)]
+        self._numbers[id(node)], self._ends[id(node)] = self._numbers[id(like)], self._ends[id(like)]
 
     # What is asked afterwards
 

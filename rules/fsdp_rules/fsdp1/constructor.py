@@ -8,6 +8,8 @@ PARAMETERS = (
     *("mixed_precision", "ignored_modules", "param_init_fn", "device_id", "sync_module_states", "forward_prefetch"),
     *("limit_all_gathers", "use_orig_params", "ignored_states", "device_mesh", "ignored_parameters"),
 )
+#: Those that are flags, by their defaults; the default of all others, `backward_prefetch` aside, is None.
+ON, OFF = frozenset({"limit_all_gathers"}), frozenset({"sync_module_states", "forward_prefetch", "use_orig_params"})
 #: The fields of the classes whose objects some of them take, by their places.
 FIELDS = {
     "CPUOffload": ("offload_params",),

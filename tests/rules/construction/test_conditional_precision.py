@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from tests.rules.helpers import findings
+from fsdp_rules.verdict.result import Changed
+from tests.rules.helpers import rewrite
 
 HEAD = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision\n\n"
 CHOSEN = "MixedPrecision(param_dtype=torch.float16) if cfg.amp else None"
 
 
-def test_the_advice_of_a_choice_inside_the_call_makes_it_native() -> None:
-    inside = f"{HEAD}def wrap(model, cfg):\n    return FSDP(model, mixed_precision={CHOSEN})\n"
-    (said,) = (one for one in findings(inside) if one.rule == "FSDP101")
-    assert "the MixedPrecision is created inside a larger expression" in said.message
-    assert "assign the MixedPrecision to a new variable above the call" in (said.advice or "")
-    named = f"{HEAD}def wrap(model, cfg):\n    mp = {CHOSEN}\n    return FSDP(model, mixed_precision=mp)\n"
-    assert not any("fsdp_compat" in one.message for one in findings(named) if one.rule == "FSDP101")
+def text_of(call: str, above: str = "") -> str:
+    result = rewrite(f"{HEAD}def wrap(model, cfg):\n{above}    return {call}\n")
+    assert isinstance(result, Changed)
+    return result.source.decode()
+
+
+def test_a_choice_inside_the_call_gets_a_name() -> None:
+    text = text_of(f"FSDP(model, mixed_precision={CHOSEN})")
+    assert (
+        "mp_policy = (\n        MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float16)\n" in text
+    )
+    assert "        else MixedPrecisionPolicy()\n    )\n    return fully_shard(model, mp_policy=mp_policy)\n" in text
+
+
+def test_a_choice_of_names_keeps_them() -> None:
+    above = "    half = MixedPrecision(param_dtype=torch.float16)\n"
+    text = text_of("FSDP(model, mixed_precision=half if cfg.amp else None)", above)
+    assert "    half = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float16)\n" in text
+    assert "mp_policy = half if cfg.amp else MixedPrecisionPolicy()\n" in text
+
+
+def test_both_cast_the_buffers_to_what_they_compute_in() -> None:
+    kinds = ("bfloat16", "float16")
+    first, second = (f"MixedPrecision(param_dtype=torch.{kind}, buffer_dtype=torch.{kind})" for kind in kinds)
+    text = text_of(f"FSDP(model, mixed_precision={first} if cfg.amp else {second})")
+    assert "buffer.data = buffer.to(mp_policy.param_dtype)" in text and "fsdp_compat" not in text
+
+
+def test_what_casts_other_inputs_in_each_arm_is_left_to_the_helper() -> None:
+    other = "MixedPrecision(cast_forward_inputs=True)"
+    assert "fsdp_compat.shard" in text_of(f"FSDP(model, mixed_precision={CHOSEN.replace('None', other)})")

@@ -86,15 +86,26 @@ def test_an_item_of_a_configuration_is_asked_for_its_type(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "place"),
     [
-        "pick(args)",
-        "torch.device(args.place)",
-        "torch.device('xpu')",
-        "args.rank if args.gpu else torch.device('cpu')",
-        "args.rank if args.gpu else None",
+        ("torch.device(args.place)", "device"),
+        ("torch.device('xpu')", "device"),
+        ("args.rank if args.gpu else torch.device('cpu')", "torch.device(device)"),
     ],
 )
+def test_what_surely_is_a_device_has_a_name_for_the_mesh(value: str, place: str) -> None:
+    text = wrapped(f"device_id={value}")
+    assert is_native(text) and MESH.format(f"{place}.type") in text
+    assert text.index(f"device = {value}\n") < text.index("torch.cuda.set_device(device)")
+
+
+@pytest.mark.parametrize("other", ["torch.device('cpu')", "'cpu'", "None"])
+def test_the_device_of_the_default_mesh_is_not_named(other: str) -> None:
+    value = f"torch.cuda.current_device() if torch.cuda.is_available() else {other}"
+    assert ("    fully_shard(model)\n" in wrapped(f"device_id={value}")) is (other != "'cpu'")
+
+
+@pytest.mark.parametrize("value", ["pick(args)", "args.rank if args.gpu else None"])
 def test_what_is_not_seen_is_left_to_the_helper(value: str) -> None:
     assert f"fsdp_compat.shard(model, device_id={value})" in wrapped(f"device_id={value}")
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.arguments import dict_entries
 from fsdp_rules.construction._plan.slots import given
-from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.expressions import dict_entries, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.project.configured import Slot

@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_partial, names_in
+from fsdp_rules.construction._plan.local_dicts import filled
+from fsdp_rules.file.expressions import dict_entries, is_partial, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import dotted
 from fsdp_rules.fsdp1.constructor import PARAMETERS
 from fsdp_rules.project.value_facts import NONE, SPREAD
 
 #: Functions whose result is the same whenever they are asked.
-STEADY = frozenset({"torch.cuda.current_device", "torch.device"})
+STEADY = frozenset(
+    {"torch.cuda.current_device", "torch.cuda.is_available", "torch.cuda.is_bf16_supported", "torch.device"}
+)
 
 
 @dataclass
@@ -69,31 +72,17 @@ def _expand(value: cst.BaseExpression, file: File, found: Gathered) -> list[str]
     if entries is None and isinstance(value, cst.Name):
         binding = file.binding(value)
         entries = dict_entries(file.value(value))
+    made: tuple[cst.CSTNode, ...] = (binding.statement,) if binding is not None else ()
+    if entries is None and isinstance(value, cst.Name) and (dictionary := filled(value, file)) is not None:
+        entries, made = dictionary.entries, dictionary.statements
     if entries is None:
         return [text]
-    if binding is not None and not all(is_steady(entry, file) for entry in entries.values()):
+    if made and not all(is_steady(entry, file) for entry in entries.values()):
         found.reasons.append(f"**{text} has values that are computed where it is built")
         return []
     found.arguments.update(entries)
-    if binding is not None:
-        found.consumed.append((binding.statement, text))
+    found.consumed += [(statement, text) for statement in made]
     return []
-
-
-def dict_entries(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | None:
-    """The items of a ``{...}`` or ``dict(...)`` display with literal keys, else None."""
-    if isinstance(node, cst.Dict):
-        found: dict[str, cst.BaseExpression] = {}
-        for element in node.elements:
-            if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
-                return None
-            found[str(element.key.evaluated_value)] = element.value
-        return found
-    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
-        if any(argument.keyword is None or argument.star for argument in node.args):
-            return None
-        return {argument.keyword.value: argument.value for argument in node.args if argument.keyword is not None}
-    return None
 
 
 def is_steady(node: cst.CSTNode, file: File) -> bool:
@@ -119,4 +108,5 @@ def is_steady(node: cst.CSTNode, file: File) -> bool:
         return all(is_steady(name, file) for name in names_in(node))
     if isinstance(node, cst.IfExp):
         return all(is_steady(part, file) for part in (node.body, node.test, node.orelse))
-    return isinstance(node, cst.Comparison) and all(is_steady(name, file) for name in names_in(node))
+    plain = isinstance(node, cst.Comparison | cst.UnaryOperation | cst.BooleanOperation)
+    return plain and not file.inside(node, cst.Call) and all(is_steady(name, file) for name in names_in(node))

@@ -21,7 +21,8 @@ class Precision:
     """A MixedPrecision: the texts of its fields, and the variable (or attribute) that holds it, if one does.
 
     ``optional``: at run time there may be none. ``buffers_like`` is the field that the buffers' dtype always equals,
-    where the variable can hold different ones. ``value`` is a MixedPrecision whose fields are read at run time,
+    where the variable can hold different ones. ``chosen`` is what the variable is given by the statements themselves,
+    where the call chooses by a condition. ``value`` is a MixedPrecision whose fields are read at run time,
     ``plain``: by the statements themselves, since it casts what it does by default.
     """
 
@@ -29,6 +30,7 @@ class Precision:
     variable: str | None = None
     optional: bool = False
     buffers_like: str | None = None
+    chosen: cst.BaseExpression | None = None
     value: cst.BaseExpression | None = None
     plain: bool = False
 

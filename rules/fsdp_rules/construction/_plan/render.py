@@ -23,7 +23,7 @@ from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.policy_test import of_others
-from fsdp_rules.construction._plan.policy_text import display, policy_text, read_policies
+from fsdp_rules.construction._plan.policy_text import at_margin, display, policy_text, read_policies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.own_names import BY_FIELDS, own_name
@@ -80,7 +80,7 @@ class _Renderer:
             or plan.spread is not None
             or plan.ignored is not None
             or has_buffer_dtype(plan)
-            or (plan.precision is not None and plan.precision.value is not None)
+            or (plan.precision is not None and (plan.precision.value or plan.precision.chosen) is not None)
             or plan.device.set_current
             or plan.guarded
             or plan.taken_out
@@ -120,8 +120,11 @@ class _Renderer:
         else:
             root = self.root(code)
             lines += [f"{root} = {text}"] if root != text else []
-        lines += device_lines(self.plan, self.file, code)
         lines += self.plan.taken_out
+        lines += device_lines(self.plan, self.file, code)
+        precision = self.plan.precision
+        if precision is not None and precision.chosen is not None:
+            lines.append(f"{precision.variable} = {at_margin(code(precision.chosen))}")
         lines += self.meshes.strategy_lines(code)
         mesh = self._mesh(lines, code)
         ignored, self._ignored, self._never_units = ignored_lines(self.plan, self.file, code)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.arguments import dict_entries
 from fsdp_rules.construction._plan.leaves import is_shared, leaves
 from fsdp_rules.construction._plan.policy_text import display, policy_text
 from fsdp_rules.construction._plan.precision_fields import precision_fields
 from fsdp_rules.construction._plan.slots import definition, home_of
 from fsdp_rules.construction._plan.strategies import known_strategy
-from fsdp_rules.file.expressions import bind, brief, is_none, literal_bool
+from fsdp_rules.file.expressions import bind, brief, dict_entries, is_none, literal_bool
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.strategy_names import ZERO2

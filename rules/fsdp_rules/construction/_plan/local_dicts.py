@@ -1,0 +1,183 @@
+"""A dictionary of FSDP1's arguments that a function fills before it unpacks it: what each key has at the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_rules.construction._plan.leaves import is_same
+from fsdp_rules.file.expressions import dict_entries, literal_bool
+from fsdp_rules.file.file import File
+from fsdp_rules.fsdp1.constructor import OFF, ON
+from fsdp_rules.fsdp1.names import FSDP
+
+#: What binds less than a conditional expression.
+_LOOSE = (cst.Lambda, cst.IfExp, cst.NamedExpr)
+#: Arguments whose values change where they are written, which another wrap may need as they are.
+CHANGED = frozenset({"auto_wrap_policy", "mixed_precision", "sharding_strategy"})
+Entries = dict[str, cst.BaseExpression]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What the dictionary has where it is unpacked, and the statements that make and fill it."""
+
+    entries: Entries
+    statements: tuple[cst.CSTNode, ...]
+
+
+def filled(name: cst.Name, file: File) -> Filled | None:
+    """The dictionary that a call is given as ``**name``; None where something else reads or changes it.
+
+    A key that a condition sets is the conditional expression of both values.
+    """
+    scope = file.scope(name)
+    bound = file.bindings.found.get((scope, name.value), [])
+    call = file.statement(name)
+    block = file.block(call)
+    made = [one for one in bound if dict_entries(one.value) is not None]
+    if len(made) != 1 or made[0].statement not in block or call not in block:
+        return None
+    first, last = block.index(made[0].statement), block.index(call)
+    uses = [use for use in file.uses(name.value) if is_same(use, scope, file)]
+    if first > last or any(file.scope(use) != scope for use in uses):
+        return None
+    filler = _Filler(name.value, file)
+    entries = dict(dict_entries(made[0].value) or {})
+    for statement in block[first + 1 : last]:
+        if not filler.run(statement, entries):
+            return None
+    known = {made[0].statement, *filler.writes}
+    if not all(file.statement(use) in known or _is_unpacked(use, file) for use in uses):
+        return None
+    if any(one.statement not in known for one in bound) or _changes(block[first:last], known, file):
+        return None
+    if any(key in CHANGED and isinstance(one, cst.IfExp) for key, one in entries.items()):
+        unpacked = [use for use in uses if _is_unpacked(use, file)]
+        if len(unpacked) > 1:
+            return None
+    return Filled(entries, (made[0].statement, *filler.statements))
+
+
+def _changes(block: list[cst.CSTNode], writes: set[cst.CSTNode], file: File) -> bool:
+    """Whether ``block`` assigns what its ``writes``, or the conditions around them, read."""
+    assigned = {
+        file.code(target.target)
+        for statement in block
+        for assign in file.inside(statement, cst.Assign)
+        for target in assign.targets
+        if assign not in writes
+    }
+    around = {entry.test for write in writes for entry in file.ancestors(write) if isinstance(entry, cst.If)}
+    reads = {
+        file.code(one)
+        for node in (*writes, *around)
+        for kind in (cst.Name, cst.Attribute)
+        for one in file.inside(node, kind)
+    }
+    return not assigned.isdisjoint(reads)
+
+
+def _is_unpacked(use: cst.Name, file: File) -> bool:
+    """Whether ``use`` is the ``**name`` of a wrap."""
+    argument = file.parent(use)
+    call = file.parent(argument) if isinstance(argument, cst.Arg) and argument.star == "**" else None
+    return isinstance(call, cst.Call) and file.fsdp1(call.func) == FSDP
+
+
+class _Filler:
+    """Runs statements over entries; ``writes`` are those that set some, ``statements`` what can go with them."""
+
+    def __init__(self, name: str, file: File) -> None:
+        self._name = name
+        self._file = file
+        self.writes: set[cst.CSTNode] = set()
+        self.statements: list[cst.CSTNode] = []
+
+    def run(self, statement: cst.CSTNode, entries: Entries) -> bool:
+        """Run ``statement``; False where it leaves open what an entry is."""
+        inside = [one for one in self._file.inside(statement, cst.Name) if one.value == self._name]
+        if all(_is_unpacked(one, self._file) for one in inside):
+            return True
+        if isinstance(statement, cst.If):
+            return self._branch(statement, entries)
+        put = _put(statement, self._name)
+        if put is None:
+            return False
+        entries.update(put)
+        self.writes.add(statement)
+        self.statements.append(statement)
+        return True
+
+    def _branch(self, branch: cst.If, entries: Entries) -> bool:
+        orelse = branch.orelse
+        arms = [
+            branch.body.body,
+            *([] if orelse is None else [[orelse] if isinstance(orelse, cst.If) else orelse.body.body]),
+        ]
+        arms += [[]] * (2 - len(arms))
+        results: list[Entries] = []
+        before = len(self.statements)
+        gone: list[bool] = []
+        for arm in arms:
+            results.append(dict(entries))
+            small = [each for one in arm for each in (one.body if isinstance(one, cst.SimpleStatementLine) else [one])]
+            start = len(self.statements)
+            if not all(self.run(one, results[-1]) for one in small):
+                return False
+            gone.append(set(small) <= set(self.statements[start:]))
+        if all(gone):
+            self.statements[before:] = [branch]
+        elif any(done and arm for done, arm in zip(gone, arms, strict=True)):
+            return False
+        for key in dict.fromkeys((*results[0], *results[1])):
+            yes, no = (one.get(key) for one in results)
+            if yes is not no and not self._choose(key, branch.test, yes, no, entries):
+                return False
+        return True
+
+    def _choose(
+        self,
+        key: str,
+        test: cst.BaseExpression,
+        yes: cst.BaseExpression | None,
+        no: cst.BaseExpression | None,
+        entries: Entries,
+    ) -> bool:
+        given = yes or no
+        if given is None or isinstance(yes, _LOOSE) or isinstance(test, _LOOSE):
+            return False
+        default = cst.Name("True" if key in ON else "False" if key in OFF else "None")
+        yes, no = yes or default, no or default
+        if literal_bool(yes) is True and literal_bool(no) is False:
+            entries[key] = test
+            return True
+        entries[key] = cst.IfExp(test=test, body=yes, orelse=no)
+        for made in (default, entries[key]):
+            self._file.layout.adopt(made, given)
+        return True
+
+
+def _put(statement: cst.CSTNode, name: str) -> Entries | None:
+    """What ``name["key"] = value``, ``name.update(...)`` and ``name |= {...}`` put into the dictionary."""
+    match statement:
+        case cst.Assign(
+            targets=[cst.AssignTarget(target=cst.Subscript(value=cst.Name(value=owner), slice=[element]))]
+        ) if owner == name:
+            index = element.slice
+            key = index.value if isinstance(index, cst.Index) else None
+            return {str(key.evaluated_value): statement.value} if isinstance(key, cst.SimpleString) else None
+        case cst.AugAssign(target=cst.Name(value=owner), operator=cst.BitOrAssign()) if owner == name:
+            return dict_entries(statement.value)
+        case cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value=owner)) as method) as call) if (
+            owner == name
+        ):
+            return _updated(call) if method.attr.value == "update" else None
+    return None
+
+
+def _updated(call: cst.Call) -> Entries | None:
+    if len(call.args) == 1 and call.args[0].keyword is None and not call.args[0].star:
+        return dict_entries(call.args[0].value)
+    return dict_entries(call.with_changes(func=cst.Name("dict")))
