@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from fsdp_rules.ir import operations as ops
 
 _PARAMETERS = frozenset({"parameters", "named_parameters"})
+_ADDS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
 _STEP, _CLEAR, _GROUPS = "step", "zero_grad", "param_groups"
 
 
@@ -18,9 +19,8 @@ def optimizer_calls(operations: Iterable[ops.Operation]) -> frozenset[int]:
     if not used:
         return frozenset()
     makers: dict[int, list[int]] = defaultdict(list)
-    for one in every:
-        for to, of in made_of(one):
-            makers[to].append(of)
+    for _, to, of in makings(every):
+        makers[to].append(of)
     given = {one.to for one in every if isinstance(one, ops.GetAttribute) and one.name in _PARAMETERS}
     calls = (one for one in every if isinstance(one, ops.Call) and one.to in used)
     return frozenset(one.to for one in calls if any(_leads(first, given, makers) for first in _first(one)))
@@ -57,6 +57,26 @@ def made_of(one: ops.Operation) -> Iterator[tuple[int, int]]:
         case ops.Call():
             for value in (one.of, *one.args, *(value for _, value in one.keywords)):
                 yield one.to, value
+
+
+def makings(operations: Iterable[ops.Operation]) -> Iterator[tuple[ops.Operation, int, int]]:
+    """What each operation makes, or adds to, as :func:`made_of` has it.
+
+    What a method adds to a container is also in that which has the container as an entry.
+    """
+    adding: dict[int, int] = {}
+    entries: dict[int, int] = {}
+    for one in operations:
+        yield from ((one, to, of) for to, of in made_of(one))
+        if isinstance(one, ops.GetAttribute) and one.name in _ADDS:
+            adding[one.to] = one.of
+        elif isinstance(one, ops.GetItem):
+            entries[one.to] = one.of
+        elif isinstance(one, ops.Call) and one.of in adding:
+            into: int | None = adding[one.of]
+            while into is not None:
+                yield from ((one, into, value) for value in one.args)
+                into = entries.get(into)
 
 
 def _first(call: ops.Call) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cache
 
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute, Operation
-from fsdp_rules.ir.optimizer_calls import made_of
+from fsdp_rules.ir.optimizer_calls import makings
 from fsdp_rules.project.optimizers import BUILDER
 from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.call_order import CallOrder
@@ -116,16 +116,15 @@ class _Modules:
         return found
 
 
-def _makers(body: Body) -> Mapping[int, list[Operation]]:
-    """The operations that make each value."""
-    found: dict[int, list[Operation]] = defaultdict(list)
-    for one in body.operations:
-        for to, _ in made_of(one):
-            found[to].append(one)
+def _makers(body: Body) -> Mapping[int, list[tuple[Operation, int]]]:
+    """The operations that make each value, each with a value that it makes it of."""
+    found: dict[int, list[tuple[Operation, int]]] = defaultdict(list)
+    for one, to, of in makings(body.operations):
+        found[to].append((one, of))
     return found
 
 
-def _read(call: Call, makers: Mapping[int, list[Operation]]) -> Iterator[tuple[int, int]]:
+def _read(call: Call, makers: Mapping[int, list[tuple[Operation, int]]]) -> Iterator[tuple[int, int]]:
     """The values that may be modules of which ``call`` gets the parameters, nearest first.
 
     Each with the value that is made of it.
@@ -137,10 +136,9 @@ def _read(call: Call, makers: Mapping[int, list[Operation]]) -> Iterator[tuple[i
             continue
         seen.add(value)
         yield value, made
-        for one in makers.get(value, ()):
+        for one, of in makers.get(value, ()):
             if isinstance(one, GetAttribute) and one.name not in _GIVES:
                 continue
-            called = {one.of} if isinstance(one, Call) else set()
-            for of in [of for to, of in made_of(one) if to == value]:
-                methods = [each.of for each in makers.get(of, ()) if isinstance(each, GetAttribute)]
-                pending += [(each, value) for each in (methods if of in called else [of])]
+            is_called = isinstance(one, Call) and of == one.of
+            methods = [each.of for each, _ in makers.get(of, ()) if isinstance(each, GetAttribute)]
+            pending += [(each, value) for each in (methods if is_called else [of])]

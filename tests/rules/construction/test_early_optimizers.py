@@ -83,6 +83,22 @@ def test_it_is_built_before_a_function_of_another_file_wraps(built: str, wrap: s
     assert said(f"{wrap}\noptimizer = {built}") == []
 
 
+FILLED = (
+    "groups = {True: [], False: []}\nfor p in net.parameters():\n    groups[p.ndim > 1].append(p)",
+    "groups = {True: [], False: []}\nfor _, p in net.named_parameters():\n    groups[True].extend([p])",
+    "decay = []\nfor p in net.parameters():\n    decay.append(p)\ngroups = {True: decay, False: []}",
+    "groups = {True: []}\ngroups[True] = list(net.parameters())\ngroups.setdefault(False, [])",
+)
+
+
+@pytest.mark.parametrize("fill", FILLED)
+def test_its_groups_are_filled_one_by_one(fill: str) -> None:
+    built = f"{fill}\noptimizer = torch.optim.SGD([dict(params=groups[True]), dict(params=groups[False])])"
+    assert len(said(f"{built}\nnet = shard(net)")) == 1
+    assert said(f"net = shard(net)\n{built}") == []
+    assert said(f"{built}\ncritic = shard(critic)") == []
+
+
 @pytest.mark.parametrize("wrap", ["shard_blocks(net)", "only_blocks(net)"])
 def test_it_holds_the_parts_that_are_wrapped(wrap: str) -> None:
     assert len(said(f"optimizer = torch.optim.SGD(net.parameters())\n{wrap}")) == 1
