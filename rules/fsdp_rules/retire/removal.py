@@ -57,9 +57,9 @@ class _Remover(cst.CSTTransformer):
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
         line = self.get_metadata(PositionProvider, original_node).start.line
-        if line in self._lines:
-            return updated_node.with_changes(body=())
         first = updated_node.body[0]
+        if line in self._lines and len(updated_node.body) == 1:
+            return updated_node.with_changes(body=())
         if isinstance(first, cst.Assign) and isinstance(name := first.targets[0].target, cst.Name):
             is_gone = ".".join([*self._scopes, name.value]) in self._definitions
             return updated_node.with_changes(body=()) if is_gone else updated_node

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fsdp_rules.fsdp1.names import FSDP
-from fsdp_rules.fsdp1.private_names import private_names
 from fsdp_rules.project.aliases import Aliases, text_of
 
 #: What a flag is compared with that is only tested.
 SET = "set"
+#: What no object but FSDP1's wrappers and parameters has; others may have a ``_handle``.
+_OF_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_flat_param", "_is_flat_param", "_fsdp_flattened"})
 
 
 class Atom(NamedTuple):
@@ -82,7 +83,7 @@ class Conditions:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]):
                 return False if self.kept_kinds(kind) == [] else None
             case ast.Call(func=ast.Name(id="hasattr"), args=[_, ast.Constant(value=str(name))]):
-                return False if name in private_names("attributes") else None
+                return False if name in _OF_WRAPPERS else None
         compared = atom_of(test, self.aliases)
         if compared is None:
             return None

@@ -121,7 +121,15 @@ def unused_variables(before: ast.Module, now: ast.Module, aliases: Aliases) -> s
 
 
 def _loads(function: ast.FunctionDef) -> set[str]:
-    return {node.id for node in walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    """The names that ``function`` reads, or shares with other code."""
+    found: set[str] = set()
+    for node in walk(function):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                found.add(name)
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                found.update(names)
+    return found
 
 
 def _only_makes_arguments(value: ast.expr, aliases: Aliases) -> bool:
