@@ -69,6 +69,8 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
         and not file.suppressions.ignored(rule.id, node)
     ]
     found += [entry for entry in _chosen(file) if file.statement(entry[0]) not in spoken]
+    # What is kept beside FSDP2's branches is said once for the file.
+    found = [entry for entry in found if file.suppressions.gated(entry[0]) is not True]
     if found:
         names = ", ".join(sorted({name for _, name in found}))
         first = min(found, key=lambda entry: file.span(entry[0]).line)[0]

@@ -218,3 +218,15 @@ def test_a_wrap_of_a_test_does_not_undo_a_choice(choice: dict[str, str], path: s
     results = rewrite_tree({name: text.encode() for name, text in files.items()})
     assert not any(isinstance(result, Changed) for result in results.values())
     assert any(found.rule == "FSDP101" for found in results[path].findings)
+
+
+def test_a_file_that_is_kept_has_one_finding() -> None:
+    main = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision, fully_shard\n\n"
+        "def wrap(net, dtype, kind):\n    precision = MixedPrecision(param_dtype=dtype)\n    if kind == 2:\n"
+        "        fully_shard(net)\n    else:\n        net = FSDP(net, mixed_precision=precision)\n    return net\n\n"
+        "def clip(net):\n    if isinstance(net, FSDP):\n        return net.clip_grad_norm_(1.0)\n"
+    )
+    (result,) = rewrite_tree({"main.py": main.encode()}).values()
+    assert isinstance(result, Unchanged)
+    assert [entry.level.value for entry in result.findings] == ["info"]
