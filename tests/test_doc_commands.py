@@ -38,6 +38,7 @@ NOT_RUN = {
     "fsdp-migrate preflight": ("trains; run by", "tests/verify/test_verify_command.py"),
     "fsdp-migrate tune": ("trains; run by", "tests/tune/test_tune_command.py"),
     "fsdp-migrate rewrite --interactive": ("needs a terminal; run by", "tests/command/test_interactive.py"),
+    "fsdp-migrate rewrite --why": ("needs the files of the page; run by", "tests/command/test_why.py"),
     "fsdp-migrate rewrite [PATH]...": ("a synopsis; its options are compared with the command's", "tests/test_docs.py"),
     "sbatch": ("needs SLURM; the scripts are run by", "tests/verify/test_clusters.py"),
     "eval": ("sets up an interactive shell; run by", "tests/command/test_cli.py"),
