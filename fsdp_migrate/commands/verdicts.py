@@ -90,8 +90,9 @@ def show_bisection(wanted: Wanted, progress: Progress, files: list[Path], applie
     if not found.edits:
         answer()
         return native.verdict.exit_code if native.verdict is not None else 2
-    if not applies:
-        say("nothing was written: pass --apply to write the rewrite with this form")
+    if not applies or not bisection.moves_on:
+        if bisection.moves_on:
+            say("nothing was written: pass --apply to write the rewrite with this form")
         answer()
         return 1
     root = trees.source(Path.cwd()).root

@@ -78,7 +78,7 @@ def go_on(desk: Desk, journal: Journal, settings_of: SettingsOf, progress: Progr
     if journal.options.to == "native" and _is_as_written(desk, result):
         request = partial(_request, settings_of=settings_of, trace=trace)
         bisection = bisect(_wanted(journal), request, bisect_text.watch(say), progress)
-        if bisection.found.edits:
+        if bisection.moves_on:
             say(f"writing the alternative form of {bisect_text.places(bisection.found.edits)}, to be verified again")
             journal = desk.put_form(journal, bisection.files)
     verdict = _verdict(desk, journal, bisection, progress)
@@ -90,7 +90,7 @@ def go_on(desk: Desk, journal: Journal, settings_of: SettingsOf, progress: Progr
 
 def _verdict(desk: Desk, journal: Journal, bisection: Bisection | None, progress: Progress) -> Verdict:
     """What the search has seen of the tree as it is now; where it has written another form, that is run."""
-    if bisection is None or bisection.found.edits:
+    if bisection is None or bisection.moves_on:
         return verify(replace(_wanted(journal), after_ref=git.snapshot(desk.root)), progress)
     native = bisection.found.native.verdict
     if native is None:

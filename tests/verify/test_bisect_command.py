@@ -160,6 +160,34 @@ def test_migrate_writes_the_form_that_is_equal(project: Path, capsys: pytest.Cap
     assert "fsdp_compat.clip_grad_norm_(model, 100.0)" in (project / "train.py").read_text(encoding="utf-8")
 
 
+#: In the place of a framework that trains otherwise under the version that its configuration names.
+FRAMEWORK = """
+class TrainingArguments:
+    def __init__(self, folder, fsdp, fsdp_config):
+        self.scale = fsdp_config.get("version", 1)
+"""
+CONFIGURED = """
+from transformers import TrainingArguments
+
+arguments = TrainingArguments("out", fsdp="full_shard", fsdp_config={"version": 1})
+"""
+
+
+def test_a_configuration_is_not_put_back_to_fsdp1(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.parent / "site/transformers").mkdir(parents=True)
+    (project.parent / "site/transformers/__init__.py").write_text(FRAMEWORK, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(project.parent / "site"))
+    scaled = TRAIN.replace("lr=0.1", "lr=0.1 * arguments.scale").replace("\n\ndef main", f"{CONFIGURED}\n\ndef main")
+    commit(project, "pass", scaled.replace("        model.clip_grad_norm_(100.0)\n", ""))
+    assert main(["migrate", *(word for word in COMMAND if word != "--no-repeat")]) == 1
+    out, err = capsys.readouterr()
+    assert "that form is FSDP1's own configuration: it shows the cause, and is not written" in out
+    assert "done: " not in out + err and "the runs differ" in out + err
+    assert '"version": 2' in (project / "train.py").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("words", [("--apply",), ("--bisect", "--to", "shim"), ("--bisect", "--resume", "2")])
 def test_options_that_do_not_fit_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", *words, "--", "true"]) == 2

@@ -45,6 +45,11 @@ class Bisection:
     files: Mapping[str, Versions]
     notes: tuple[str, ...]
 
+    @property
+    def moves_on(self) -> bool:
+        """Whether the other form of what was found is FSDP2, too: that of a configuration is FSDP1's."""
+        return bool(self.found.edits) and not any(edit.is_configuration for edit in self.found.edits)
+
 
 def bisect(wanted: Wanted, asked: Callable[[Path], Request], watch: Watch, progress: Progress) -> Bisection:
     """Compare a commit with what ``asked`` makes of it, and look for the edits that make them differ.

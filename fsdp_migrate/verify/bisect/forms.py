@@ -31,6 +31,11 @@ class Edit:
         return {finding.rule for finding in self.findings}
 
     @property
+    def is_configuration(self) -> bool:
+        """Whether it changes the configuration of a framework, whose other form is FSDP1's own."""
+        return any(rule.startswith("FSDP5") for rule in self.rules)
+
+    @property
     def finding(self) -> Finding:
         """What its own rule says; the others speak for arguments, or for what is inside."""
         own = self.name.rpartition(" ")[2]

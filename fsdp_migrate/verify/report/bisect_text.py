@@ -46,13 +46,14 @@ def lines(bisection: Bisection) -> Iterator[str]:
     if found.search is None:
         return
     yield ""
-    yield from _answer(found)
+    yield from _answer(bisection)
     for path, versions in bisection.files.items() if found.edits else ():
         for line in unified(path, versions.native, versions.other):
             yield "  " + line.decode("utf-8", errors="backslashreplace").rstrip("\r\n")
 
 
-def _answer(found: Bisected) -> Iterator[str]:
+def _answer(bisection: Bisection) -> Iterator[str]:
+    found = bisection.found
     search = found.search
     assert search is not None
     if not found.edits:
@@ -68,6 +69,8 @@ def _answer(found: Bisected) -> Iterator[str]:
     yield f"found in {runs}: the runs are equal with the alternative form of {_edits(found)}{smallest}"
     for edit in found.edits:
         yield f"  {_said(_spoken(edit, found.native))}"
+    if not bisection.moves_on:
+        yield "  that form is FSDP1's own configuration: it shows the cause, and is not written"
     verdict = found.native.verdict
     if verdict is not None and verdict.first is not None:
         yield f"  first difference: {place(verdict, verdict.first)}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import dropwhile
 from typing import TypeVar, cast
 
 import libcst as cst
 
-from fsdp_rules.file.comments import PRAGMA, comments, is_removed, removed_line
+from fsdp_rules.engine.settled import settle
+from fsdp_rules.file.comments import PRAGMA, comments, removed_line
 from fsdp_rules.file.old_comments import telling_comments
 from fsdp_rules.file.tree import Layout, text_of
 from fsdp_rules.project.ignore_comments import MEANT
@@ -281,31 +281,3 @@ def _bare(small: cst.BaseSmallStatement) -> cst.BaseSmallStatement:
 def _with_leading(node: Line, lines: Sequence[cst.EmptyLine], own: bool = True) -> Line:
     existing = [*getattr(node, "leading_lines", ())]
     return node.with_changes(leading_lines=[*existing, *lines] if own else [*lines, *existing])
-
-
-def settle(block: cst.IndentedBlock | cst.Module) -> cst.IndentedBlock | cst.Module:
-    """Hand the comments of removed statements to what follows them, and keep no block empty."""
-    if not any(is_removed(entry) for entry in block.body):
-        return block
-    body: list[cst.BaseStatement] = []
-    waiting: list[cst.EmptyLine] = []
-    removed = False
-    for entry in block.body:
-        if is_removed(entry):
-            waiting.extend(getattr(entry, "leading_lines", ()))
-            removed = True
-            continue
-        if removed:
-            own = list(getattr(entry, "leading_lines", ()))
-            if not body:
-                own = list(dropwhile(lambda line: line.comment is None, own))
-            described = any(line.comment is not None for line in waiting)
-            kept = waiting if described or not body or not own else []
-            entry = entry.with_changes(leading_lines=[*kept, *own])
-            waiting, removed = [], False
-        body.append(entry)
-    footer = [*[line for line in waiting if line.comment is not None], *block.footer]
-    if not body and isinstance(block, cst.IndentedBlock):
-        body = [cst.SimpleStatementLine([cst.Pass()], leading_lines=footer)]
-        footer = []
-    return block.with_changes(body=body, footer=footer)

@@ -10,7 +10,6 @@ from typing import cast
 
 import libcst as cst
 
-from fsdp_rules.engine.apply import settle
 from fsdp_rules.engine.guarded_imports import into_guard
 from fsdp_rules.engine.import_statements import (
     FSDP1_IMPORT,
@@ -24,6 +23,7 @@ from fsdp_rules.engine.import_statements import (
     small,
     visited,
 )
+from fsdp_rules.engine.settled import settle
 from fsdp_rules.engine.used_names import names_used
 from fsdp_rules.file.comments import REMOVED, is_removed
 from fsdp_rules.file.file import File
