@@ -11,7 +11,8 @@ import libcst as cst
 from fsdp_rules.file.comments import lines_of_comments
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import alias_text, import_text
-from fsdp_rules.file.tree import dotted, find
+from fsdp_rules.file.searching import find
+from fsdp_rules.file.tree import dotted
 from fsdp_rules.project.gates import statements
 
 #: Marks where an FSDP1 import stood, which is where FSDP2's belongs.

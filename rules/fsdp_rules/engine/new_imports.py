@@ -28,7 +28,8 @@ from fsdp_rules.engine.used_names import names_used
 from fsdp_rules.file.comments import REMOVED, is_removed
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import alias_text
-from fsdp_rules.file.tree import dotted, find
+from fsdp_rules.file.searching import find
+from fsdp_rules.file.tree import dotted
 
 
 class Adder:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from fsdp_rules.file.tree import Layout, find
+from fsdp_rules.file.searching import find
+from fsdp_rules.file.tree import Layout
 
 #: libcst drops an empty statement line, comments and all, so a removed statement leaves this name until `settle`.
 REMOVED = "__removed_by_fsdp_migrate__"

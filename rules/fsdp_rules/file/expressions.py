@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.file.tree import find
+from fsdp_rules.file.searching import find
 
 
 def brief(text: str, length: int = 60) -> str:

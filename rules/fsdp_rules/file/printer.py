@@ -36,7 +36,7 @@ class Printer:
         """The lines of a statement (or of an empty line) at the top level."""
         known = self._texts.get(id(node))
         if known is None:
-            known = self._texts[id(node)] = (node, self._layout.printed_at_top(node))
+            known = self._texts[id(node)] = (node, self._layout.printed(node, at_top=True))
         return known[1]
 
     def parsed(self, statement: cst.CSTNode) -> ast.Module:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
@@ -202,20 +202,19 @@ class Layout(CodegenState):
         start, end = self.place(node)
         return Span(*self._position(start), *self._position(end))
 
-    def printed(self, node: cst.CSTNode) -> str:
-        """``node`` as it would print alone, with the whitespace and parentheses that are its own."""
+    def printed(self, node: cst.CSTNode, at_top: bool = False) -> str:
+        """``node`` as it would print alone, with the whitespace and parentheses that are its own.
+
+        ``at_top``: as a statement prints where nothing is indented.
+        """
         place = self._printed.get(id(node))
+        if at_top:
+            # What an edit has moved up from a block was printed with that block's margin.
+            place = place if self._parents.get(id(node)) is self.module else None
+            return text_of(node, self.module) if place is None else "".join(self.tokens[slice(*place)])
         text = "".join(self.tokens[slice(*place)]) if place is not None else ""
         # Alone it would stand at the margin, so the lines below its first would be indented less.
         return text if text and _NEWLINE.search(text) is None else text_of(node, self.module)
-
-    def printed_at_top(self, node: cst.CSTNode) -> str:
-        """``node`` as it prints where nothing is indented, as statements at the top level do."""
-        place = self._printed.get(id(node))
-        # What an edit has moved up from a block was printed with that block's margin.
-        if place is None or self._parents.get(id(node)) is not self.module:
-            return text_of(node, self.module)
-        return "".join(self.tokens[slice(*place)])
 
     def _position(self, token: int) -> tuple[int, int]:
         offset = self._offsets[token]
@@ -251,37 +250,18 @@ def dotted(node: cst.CSTNode) -> str | None:
 
 def text_of(node: cst.CSTNode, module: cst.Module) -> str:
     """What ``module.code_for_node`` gives, in two thirds of the time: nobody asks for the places of what is printed."""
-    state = _Text(module.default_indent, module.default_newline)
+    state = Printing(module.default_indent, module.default_newline)
     node._codegen(state)
     return "".join(state.tokens)
 
 
-class _Text(CodegenState):
+class Printing(CodegenState):
+    """Prints nodes, without their places."""
+
     def record_syntactic_position(  # type: ignore[override]
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
     ) -> AbstractContextManager[None]:
         return _NOWHERE
-
-
-def find(node: cst.CSTNode, kind: type[Node]) -> list[Node]:
-    """The nodes of exactly the type ``kind`` in ``node``, itself included, in the order of the text.
-
-    For any tree, edited ones included; :meth:`Layout.inside` need not walk.
-    """
-    finder: _Finder[Node] = _Finder(kind)
-    node._codegen(finder)
-    return finder.found
-
-
-class _Finder(_Text, Generic[Node]):
-    def __init__(self, kind: type[Node]) -> None:
-        super().__init__(default_indent="", default_newline="")
-        self.kind = kind
-        self.found: list[Node] = []
-
-    def before_codegen(self, node: cst.CSTNode) -> None:
-        if type(node) is self.kind:
-            self.found.append(node)
 
 
 class _Place:

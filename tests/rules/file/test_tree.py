@@ -10,7 +10,8 @@ import pytest
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from fsdp_rules.file.printer import Printer
-from fsdp_rules.file.tree import Layout, find
+from fsdp_rules.file.searching import find
+from fsdp_rules.file.tree import Layout
 from fsdp_rules.project.gates import statements
 
 PROJECTS = Path(__file__).parents[3] / "fixtures" / "projects"

@@ -8,7 +8,7 @@ from fsdp_rules.file.expressions import bind, elements, is_none, is_repeatable, 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.file.order import latest_binding
-from fsdp_rules.file.tree import find
+from fsdp_rules.file.searching import find
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.state._governing.kinds import entries, kind_of, may_be_local
 from fsdp_rules.state._governing.state_settings import DEFAULT, Config, Context, Expression, Kind, Setting

@@ -6,7 +6,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.file.tree import find
+from fsdp_rules.file.searching import find
 from fsdp_rules.state._governing.state_settings import Kind
 
 
