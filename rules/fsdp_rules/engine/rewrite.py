@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import unicodedata
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import libcst as cst
@@ -25,12 +24,12 @@ from fsdp_rules.engine.released import released_by
 from fsdp_rules.engine.relevance import is_relevant
 from fsdp_rules.engine.source_text import decode, odd_break
 from fsdp_rules.engine.todos import new_todos, with_standing_todos
+from fsdp_rules.engine.unread_names import Reads, unread
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
 from fsdp_rules.model.origin import wrapped_in
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.seen import seen_from
-from fsdp_rules.project.walking import children
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
 from fsdp_rules.verdict.finding import Finding, Level
@@ -96,8 +95,8 @@ def rewrite_source(
     module = apply_edits(file.layout, edits, todos) if edits or todos else file.module
     consumed = [entry for _, diagnosis in diagnoses for entry in diagnosis.consumes if entry[0] not in left]
     dead: list[cst.CSTNode] = []
-    reads: dict[str, _Reads] = {}
-    while more := _unread(file, module, [entry for entry in consumed if entry[0] not in dead], reads):
+    reads: dict[str, Reads] = {}
+    while more := unread(file, module, [entry for entry in consumed if entry[0] not in dead], reads):
         dead += more
         module = apply_edits(file.layout, [*_outside(file, edits, dead), *map(remove, dead)], todos)
     wanted = [entry for entry in file.references.wanted_imports.values() if entry]
@@ -171,68 +170,6 @@ def _imports(file: File, said: str) -> Said:
         if node.module is not None and not node.relative and dotted(node.module) in PUBLIC_MODULES:
             return [(rule, Diagnosis(node, Level.SAFE, said))]
     return []
-
-
-@dataclass(frozen=True)
-class _Reads:
-    """The names that some code reads in each scope, the scopes inside it included, by its qualified name.
-
-    ``shared`` are those that it declares global or nonlocal.
-    """
-
-    names: dict[str, Counter[str]]
-    shared: set[str]
-
-
-def _unread(
-    file: File, module: cst.Module, consumed: list[tuple[cst.CSTNode, str]], known: dict[str, _Reads]
-) -> list[cst.CSTNode]:
-    """The assignments among ``consumed`` whose name nothing in the edited ``module`` reads any more.
-
-    ``known`` is filled with what each statement at the top level reads, by its text.
-    """
-    if not consumed:
-        return []
-    found = []
-    for statement in module.body:
-        text = file.printer.text(statement)
-        if text not in known:
-            known[text] = _names_read(file.printer.parsed(statement))
-        found.append(known[text])
-    shared = set().union(*(reads.shared for reads in found))
-    # What fills a dictionary reads its name, and goes with it.
-    filling: Counter[tuple[str, str]] = Counter()
-    for gone, name in dict.fromkeys(consumed):
-        filling[file.scope(gone), name] += sum(use in file.uses(name) for use in file.inside(gone, cst.Name))
-
-    def is_read(name: str, scope: str) -> bool:
-        reads = sum(one.names.get("" if name in shared else scope, Counter[str]())[name] for one in found)
-        return reads > filling[scope, name]
-
-    unread = [
-        statement
-        for statement, name in consumed
-        if not is_read(name, file.scope(statement)) and not file.project.imports_from(file.path, name)
-    ]
-    return list(dict.fromkeys(unread))
-
-
-def _names_read(tree: ast.Module) -> _Reads:
-    read: dict[str, Counter[str]] = defaultdict(Counter)
-    shared: set[str] = set()
-    pending: list[tuple[ast.AST, tuple[str, ...]]] = [(tree, ("",))]
-    while pending:
-        node, scopes = pending.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            for scope in scopes:
-                read[scope][node.id] += 1
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            shared.update(node.names)
-        # What a definition reads from around it, its decorators and defaults, counts as read inside it too.
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            scopes = (*scopes, f"{scopes[-1]}.{node.name}".lstrip("."))
-        pending += [(child, scopes) for child in children(node)]
-    return _Reads(dict(read), shared)
 
 
 def _outside(file: File, edits: list[Edit], dead: list[cst.CSTNode]) -> list[Edit]:

@@ -191,6 +191,7 @@ FIRST = {
     "construction/_plan/bound_calls.py: calls_of_partial": "compares bindings; the partial is called and nothing else",
     "construction/_plan/leaves.py: _entries": "every use of the table looks an entry up",
     "construction/_plan/leaves.py: _follow": "asks for changes first",
+    "construction/_plan/local_dicts.py: filled": "follows every use of the dictionary",
     "construction/_plan/members.py: owner_of": "asks for the class, which no write changes",
     "construction/_plan/plan.py: consume_value": "collects assignments that nothing may read any more",
     "construction/_plan/slots.py: _given_whole": "asks for changes",
