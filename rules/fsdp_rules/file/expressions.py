@@ -180,7 +180,7 @@ def dict_entries(node: cst.BaseExpression | None) -> dict[str, cst.BaseExpressio
             if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
                 return None
             found[str(element.key.evaluated_value)] = element.value
-        return found
+        return found if len(found) == len(node.elements) else None
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
         if any(argument.keyword is None or argument.star for argument in node.args):
             return None

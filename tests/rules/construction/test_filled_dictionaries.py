@@ -111,6 +111,14 @@ def test_two_wraps_share_one() -> None:
         ('if args.a:\n    options["limit_all_gathers"] = True\nelse:\n    args.b()', "an arm that would be empty"),
         ('if args.a:\n    options["limit_all_gathers"] = True\nargs.a = False', "a condition that changes"),
         ('if args.next():\n    options["sync_module_states"] = True', "a condition that does something"),
+        ('options["device_id"] = args.next()\noptions["device_id"] = args.device', "a replaced value that is computed"),
+        ('if args.next():\n    options["device_id"] = 1\noptions["device_id"] = 0', "a replaced choice of a call"),
+        ('if args.a:\n    options["limit_all_gathers"] = True\nargs.a += 1', "a condition that is counted"),
+        (
+            'if args.a:\n    options["limit_all_gathers"] = True\nargs.a, b = 0, 1',
+            "a condition set with others",
+        ),
+        ('if args.a:\n    options["limit_all_gathers"] = True\nargs.update()', "a method that may change a condition"),
     ],
     ids=lambda value: value if " " in value and "\n" not in value and "(" not in value else "",
 )
@@ -131,3 +139,24 @@ def test_a_wrap_that_stays_with_the_helper_keeps_it() -> None:
     """)
     assert "fsdp_compat.shard(model.second" in text
     assert 'options["mixed_precision"] = MixedPrecision(param_dtype=torch.bfloat16)' in text
+
+
+def test_what_a_plain_dictionary_reads_may_not_change_either() -> None:
+    text = text_of("""
+        options = {"device_id": args.device, "use_orig_params": True}
+        args.device = 3
+        return FSDP(model, **options)
+    """)
+    assert "fsdp_compat.shard(model, **options)" in text
+
+
+@pytest.mark.parametrize("fill", ["", 'more["sharding_strategy"] = ShardingStrategy.SHARD_GRAD_OP'])
+@pytest.mark.parametrize("above", ["", 'options["use_orig_params"] = False'])
+def test_a_second_name_that_it_is_made_with_keeps_it(above: str, fill: str) -> None:
+    text = text_of(f"options = more = {{}}\n{above}\n{fill}\nreturn FSDP(model, **options)")
+    assert "options = more = {}" in text and "fsdp_compat.shard(model, **options)" in text
+
+
+def test_a_key_that_is_written_twice_keeps_it() -> None:
+    text = text_of('return FSDP(model, **{"device_id": args.next(), "device_id": 0})')
+    assert "args.next()" in text

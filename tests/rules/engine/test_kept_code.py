@@ -107,3 +107,20 @@ def test_a_subclass_that_is_called_as_its_base_is_no_copy(head: str, base: str) 
     results = rewrite_tree({"own.py": own.encode(), "run.py": f"{run}    model.clip_grad_norm_(1.0)\n".encode()})
     assert [one.rule for one in results["own.py"].findings if one.level.value == "manual"] == ["FSDP119"]
     assert not isinstance(results["run.py"], Changed)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    def build(self, model):\n        kind = self.kind = ShardingStrategy.SHARD_GRAD_OP\n"
+        "        return FSDP(model, sharding_strategy=kind)\n",
+        "    kind = {'sharding_strategy': ShardingStrategy.SHARD_GRAD_OP}\n    model = FSDP(net, **kind)\n",
+    ],
+    ids=["a second target", "a class"],
+)
+def test_values_that_are_read_as_attributes_too_stay(body: str) -> None:
+    source = f"{HEAD}from torch.distributed.fsdp import ShardingStrategy\nfrom own import net\n\nclass Trainer:\n{body}"
+    result = rewrite(f"{source}    def shown(self):\n        return self.kind\n")
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert "reshard_after_forward=False" in text and "kind = " in text

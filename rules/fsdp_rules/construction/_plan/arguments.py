@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.local_dicts import filled
+from fsdp_rules.construction._plan.local_dicts import filled, is_changed
 from fsdp_rules.file.expressions import dict_entries, is_partial, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import dotted
@@ -73,11 +74,14 @@ def _expand(value: cst.BaseExpression, file: File, found: Gathered) -> list[str]
         binding = file.binding(value)
         entries = dict_entries(file.value(value))
     made: tuple[cst.CSTNode, ...] = (binding.statement,) if binding is not None else ()
+    computed: Iterable[cst.BaseExpression] = (entries or {}).values()
     if entries is None and isinstance(value, cst.Name) and (dictionary := filled(value, file)) is not None:
-        entries, made = dictionary.entries, dictionary.statements
+        entries, computed, made = dictionary.entries, dictionary.computed, dictionary.statements
+    elif binding is not None and is_changed(binding.statement, file.statement(value), file):
+        return [text]
     if entries is None:
         return [text]
-    if made and not all(is_steady(entry, file) for entry in entries.values()):
+    if made and not all(is_steady(entry, file) for entry in computed):
         found.reasons.append(f"**{text} has values that are computed where it is built")
         return []
     found.arguments.update(entries)

@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.leaves import is_same
 from fsdp_rules.file.expressions import dict_entries, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.reads import is_target
 from fsdp_rules.fsdp1.constructor import OFF, ON
 from fsdp_rules.fsdp1.names import FSDP
 
@@ -21,9 +22,13 @@ Entries = dict[str, cst.BaseExpression]
 
 @dataclass(frozen=True)
 class Filled:
-    """What the dictionary has where it is unpacked, and the statements that make and fill it."""
+    """What the dictionary has where it is unpacked, and the statements that make and fill it.
+
+    ``computed``: the values that were ever put into it, and the conditions for that.
+    """
 
     entries: Entries
+    computed: tuple[cst.BaseExpression, ...]
     statements: tuple[cst.CSTNode, ...]
 
 
@@ -37,14 +42,14 @@ def filled(name: cst.Name, file: File) -> Filled | None:
     call = file.statement(name)
     block = file.block(call)
     made = [one for one in bound if dict_entries(one.value) is not None]
-    if len(made) != 1 or made[0].statement not in block or call not in block:
+    if len(made) != 1 or made[0].statement not in block or call not in block or has_names(made[0].statement):
         return None
     first, last = block.index(made[0].statement), block.index(call)
     uses = [use for use in file.uses(name.value) if is_same(use, scope, file)]
     if first > last or any(file.scope(use) != scope for use in uses):
         return None
-    filler = _Filler(name.value, file)
     entries = dict(dict_entries(made[0].value) or {})
+    filler = _Filler(name.value, file, [*entries.values()])
     for statement in block[first + 1 : last]:
         if not filler.run(statement, entries):
             return None
@@ -57,18 +62,37 @@ def filled(name: cst.Name, file: File) -> Filled | None:
         unpacked = [use for use in uses if _is_unpacked(use, file)]
         if len(unpacked) > 1:
             return None
-    return Filled(entries, (made[0].statement, *filler.statements))
+    return Filled(entries, tuple(filler.computed), (made[0].statement, *filler.statements))
+
+
+def has_names(made: cst.CSTNode) -> bool:
+    """Whether the statement ``made`` gives its value to several targets, by each of which it may be changed."""
+    return isinstance(made, cst.Assign) and len(made.targets) > 1
+
+
+def is_changed(made: cst.CSTNode, call: cst.CSTNode, file: File) -> bool:
+    """Whether something else may change what the statement ``made`` makes, or what it reads, before ``call``."""
+    block = file.block(call)
+    if has_names(made) or made not in block or call not in block:
+        return has_names(made)
+    return _changes(block[block.index(made) : block.index(call)], {made}, file)
 
 
 def _changes(block: list[cst.CSTNode], writes: set[cst.CSTNode], file: File) -> bool:
-    """Whether ``block`` assigns what its ``writes``, or the conditions around them, read."""
-    assigned = {
-        file.code(target.target)
-        for statement in block
-        for assign in file.inside(statement, cst.Assign)
-        for target in assign.targets
-        if assign not in writes
+    """Whether ``block`` changes what its ``writes``, or the conditions around them, read."""
+    others = [statement for statement in block if statement not in writes]
+    changed = {
+        file.code(one)
+        for other in others
+        for kind in (cst.Name, cst.Attribute, cst.Subscript)
+        for one in file.inside(other, kind)
+        if is_target(one, file.layout) and file.statement(one) not in writes
     }
+    # What is called for its effect alone may change the object that it is called on.
+    for effect in (one.value for other in others for one in file.inside(other, cst.Expr)):
+        owner = effect.func.value if isinstance(effect, cst.Call) and isinstance(effect.func, cst.Attribute) else None
+        if owner is not None and file.resolved(owner) is None and file.statement(owner) not in writes:
+            changed.add(file.code(owner))
     around = {entry.test for write in writes for entry in file.ancestors(write) if isinstance(entry, cst.If)}
     reads = {
         file.code(one)
@@ -76,7 +100,7 @@ def _changes(block: list[cst.CSTNode], writes: set[cst.CSTNode], file: File) -> 
         for kind in (cst.Name, cst.Attribute)
         for one in file.inside(node, kind)
     }
-    return not assigned.isdisjoint(reads)
+    return not changed.isdisjoint(reads)
 
 
 def _is_unpacked(use: cst.Name, file: File) -> bool:
@@ -87,11 +111,15 @@ def _is_unpacked(use: cst.Name, file: File) -> bool:
 
 
 class _Filler:
-    """Runs statements over entries; ``writes`` are those that set some, ``statements`` what can go with them."""
+    """Runs statements over entries; ``writes`` are those that set some, ``statements`` what can go with them.
 
-    def __init__(self, name: str, file: File) -> None:
+    ``computed`` gets the values and conditions of the writes.
+    """
+
+    def __init__(self, name: str, file: File, computed: list[cst.BaseExpression]) -> None:
         self._name = name
         self._file = file
+        self.computed = computed
         self.writes: set[cst.CSTNode] = set()
         self.statements: list[cst.CSTNode] = []
 
@@ -106,11 +134,13 @@ class _Filler:
         if put is None:
             return False
         entries.update(put)
+        self.computed += put.values()
         self.writes.add(statement)
         self.statements.append(statement)
         return True
 
     def _branch(self, branch: cst.If, entries: Entries) -> bool:
+        self.computed.append(branch.test)
         orelse = branch.orelse
         arms = [
             branch.body.body,
