@@ -11,6 +11,8 @@ from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
 from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable
 from fsdp_rules.file.file import File
+from fsdp_rules.model.wrap_given import WrapGiven
+from fsdp_rules.project.value_facts import NONE
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
@@ -56,8 +58,11 @@ def build(model):
         current = kind == "current"
         kind = "cuda" if current else kind
         device = value
-        if kind == "unknown" and not is_repeatable(value):
-            if self._is_given(found, file):
+        if kind == "unknown":
+            given = WrapGiven(((file.path, file.span(plan.call).line),), file).texts("device_id")
+            if NONE in given:
+                plan.helper.append(f"device_id={brief(file.code(value))} may be None")
+            elif is_repeatable(value) or self._is_given(found, file):
                 device = plan.named(value, ("device", "shard_device"), file)
             else:
                 plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")

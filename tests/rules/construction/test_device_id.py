@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rules.construction.helpers import is_native, wrapped
+from fsdp_rules.verdict.result import Changed
+from tests.rules.construction.helpers import IMPORTS, is_native, wrapped
+from tests.rules.helpers import rewrite
 
 MESH = "mesh=init_device_mesh({}, (dist.get_world_size(),))"
 
@@ -113,3 +115,17 @@ def test_what_is_not_seen_is_left_to_the_helper(value: str) -> None:
 def test_both_arms_of_one_kind_are_that_kind() -> None:
     value = "args.rank if args.many else 0"
     assert f"    torch.cuda.set_device({value})\n    fully_shard(model)\n" in wrapped(f"device_id={value}")
+
+
+@pytest.mark.parametrize(("default", "given"), [("=None", ""), ("", ", None"), ("=None", ", device_id=args.device")])
+def test_no_type_is_asked_of_a_device_that_may_be_none(default: str, given: str) -> None:
+    source = (
+        f"{IMPORTS}\n\ndef build(model, device_id{default}):\n    return FSDP(model, device_id=device_id)\n\n"
+        f"def main(model, args):\n    return build(model{given})\n"
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    helped = "fsdp_compat.shard(model, device_id=device_id)" in result.source.decode()
+    assert helped is ("args" not in given)
+    said = [one.message for one in result.findings if one.rule == "FSDP101"]
+    assert any("device_id=device_id may be None" in one for one in said) is helped
