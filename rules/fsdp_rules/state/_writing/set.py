@@ -9,12 +9,13 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.flowing import is_doubled, is_ungraphed, known_as
+from fsdp_rules.model.flowing import is_doubled, is_ungraphed, known_as, value_of
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.passes import may_follow_forward
 from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.root_parameters import runs_without_graph
 from fsdp_rules.model.sharded import sharded
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.loading import result_is_read
 from fsdp_rules.state._writing.base import CLOSURELESS, HELPERS, Writer, each_tensor, refuse
@@ -69,7 +70,9 @@ class Putting(Writer):
                 )
             elif not own:
                 settings["broadcast_from_rank0"] = full
-                self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
+                # What is read from one path is the same on all ranks.
+                if value_of(state, self.file).loaded is not Certainty.YES:
+                    self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
                 if grouped:
                     self.notes.append(
                         "assumes the model's process_group contains every rank, since rank 0 sends to all"
