@@ -70,10 +70,17 @@ class Iteration:
 
     def _modules(self, given: Arguments, to: int, key: Hashable) -> None:
         made = self._made(key, to)
-        self._machine.items.modules.add(made)
-        self._same_elements(given, to, key)
-        elements = self._machine.items.cell(made, ANY)
+        items = self._machine.items
+        items.modules.add(made)
+        self._same_elements(given._replace(positional=()), to, key)
+        elements = items.cell(made, ANY)
         for cell in given.positional:
+            # nn.Sequential takes a dictionary for its values.
+            self._store.watch(
+                cell, lambda one: items.unpack(one, made) if one in items.dictionaries else self._iterate(one, made)
+            )
+            if len(given.positional) > 1:
+                self._store.edge(cell, elements)
             # nn.Sequential(Block()) has a module itself where nn.ModuleList has a list of them.
             self._store.watch(cell, lambda one: self._store.put(elements, one) if one.kind in _MODULES else None)
 
@@ -118,10 +125,14 @@ class Iteration:
                 items.of(one, self._objects.constant(1), values)
                 items.of(one, self._objects.constant(0), keys)
 
+        def unpack(one: Obj) -> None:
+            if one.kind is not Kind.CONTAINER or one in items.dictionaries:
+                items.unpack(one, made)
+
         self._name_keys(made, keys)
 
         for cell in (*given.positional, *given.packed):
-            self._store.watch(cell, lambda one: items.unpack(one, made))
+            self._store.watch(cell, unpack)
             self._store.watch(self._elements(cell), pair)
 
     def _keyed(self, given: Arguments, to: int, key: Hashable) -> None:

@@ -124,8 +124,18 @@ def test_each_rank_cuts_what_it_has_read(source: str, main: str) -> None:
 @pytest.mark.parametrize(("source", "main"), ONE_FOR_ALL.values(), ids=ONE_FOR_ALL.keys())
 def test_one_file_for_all_ranks_is_sent_by_rank_0(source: str, main: str) -> None:
     found = findings(source, paths=PATHS, main=main)
-    assert "FSDP309" in {one.rule for one in found if one.level is Level.REVIEW}
-    assert not any(OF_A_RANK in one.message for one in found)
+    assert {one.level for one in found if one.rule == "FSDP309"} == {Level.SAFE}
+    result = rewrite(source, paths=PATHS, main=main)
+    assert isinstance(result, Changed)
+    assert "broadcast_from_rank0=True" in result.source.decode()
+
+
+@pytest.mark.parametrize("state", ["received(path)", "path.state"])
+def test_what_each_rank_may_have_of_its_own_is_an_assumption(state: str) -> None:
+    source = RESUME.format(before="", path="path").replace("torch.load(path, weights_only=True)", state, 1)
+    found = [one for one in findings(source) if one.rule == "FSDP309"]
+    assert [one.level for one in found] == [Level.REVIEW]
+    assert "assumes every rank passes the same state" in found[0].message
 
 
 GIVEN = {

@@ -7,6 +7,7 @@ import pytest
 from tests.rules.helpers import findings
 
 MODELS = """
+from collections import OrderedDict
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -193,6 +194,11 @@ def test_a_part_may_be_left_out(name: str) -> None:
         ("self.steps = 0", "info"),
         ("self.up = nn.Sequential(nn.Sequential(self.up, nn.ReLU()), Block(width))", "info"),
         ("self.head = nn.Sequential(Left(width))", "review"),
+        ("self.up = nn.Sequential(OrderedDict([('up', self.up), ('block', Block(width))]))", "info"),
+        ("self.up = nn.Sequential(OrderedDict([('up', self.up), ('left', Left(width))]))", "review"),
+        ("self.up = nn.Sequential(OrderedDict(up=self.up, block=Block(width)))", "info"),
+        ("self.up = nn.Sequential(OrderedDict(up=self.up, left=Left(width)))", "review"),
+        ("self.up = nn.Sequential({'up': self.up, 'other': config.build()})", "review"),
         ("self.head = Scaled(width, 2)", "info"),
         ("self.head = Bare(width, 2)", "review"),
         ("self.other = Pair(nn.Linear(2, 2))", "review"),
