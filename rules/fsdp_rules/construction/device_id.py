@@ -116,10 +116,16 @@ def build(model):
     def _literal(self, call: cst.BaseExpression, file: File) -> str:
         arguments = bind(call, ("type", "index")) if isinstance(call, cst.Call) else None
         first = next(iter(arguments.values()), None) if arguments else None
+        return self._spelled(first, arguments is not None and "index" in arguments, file)
+
+    def _spelled(self, first: cst.BaseExpression | None, has_index: bool, file: File) -> str:
+        if isinstance(first, cst.IfExp):
+            kinds = {self._spelled(arm, has_index, file) for arm in (first.body, first.orelse)}
+            return kinds.pop() if len(kinds) == 1 else "unknown"
         if isinstance(first, cst.SimpleString):
             kind, index, _ = str(first.evaluated_value).partition(":")
             if kind == "cuda":
-                return "cuda" if index or (arguments and "index" in arguments) else "current"
+                return "cuda" if index or has_index else "current"
             return kind if kind == "cpu" else "unknown"
         if isinstance(first, cst.FormattedString) and file.code(first)[2:].startswith("cuda:"):
             return "cuda"

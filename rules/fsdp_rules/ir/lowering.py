@@ -51,6 +51,7 @@ def _function(node: Function, name: str, path: str) -> Body:
         body.detached.append(Span(0, len(body.operations)))
     body.optimizers = optimizer_calls(body.operations)
     body.is_generator = any(isinstance(one, ops.Yield) for one in body.operations)
+    body.is_async = isinstance(node, ast.AsyncFunctionDef)
     return body
 
 

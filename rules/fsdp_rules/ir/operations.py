@@ -260,6 +260,7 @@ class Body:
     absent: list[tuple[int, At]] = field(default_factory=list)
     is_decorated: bool = False
     is_generator: bool = False
+    is_async: bool = False
     gathers: bool = False
 
 

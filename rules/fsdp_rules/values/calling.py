@@ -165,8 +165,9 @@ class Calls:
             self._store.edge(frame.returned, to)
 
     def _frame(self, definition: Definition, key: Hashable) -> Frame:
-        # A generator runs where it is read.
-        finds_whole = not definition.body.is_generator and is_gathered(key)
+        # A generator runs where it is read, a coroutine where it is awaited.
+        is_later = definition.body.is_generator or definition.body.is_async
+        finds_whole = not is_later and is_gathered(key)
         known = self._frames.setdefault((definition.frame, definition.body, finds_whole), {})
         match key:
             case (path, at, Frame() as caller) if caller.body is definition.body or len(known) >= CONTEXTS:

@@ -93,6 +93,7 @@ def test_an_item_of_a_configuration_is_asked_for_its_type(value: str) -> None:
         ("torch.device(args.place)", "device"),
         ("torch.device('xpu')", "device"),
         ("args.rank if args.gpu else torch.device('cpu')", "torch.device(device)"),
+        ("torch.device(f'cuda:{args.rank}' if args.gpu else 'cpu')", "device"),
     ],
 )
 def test_what_surely_is_a_device_has_a_name_for_the_mesh(value: str, place: str) -> None:
