@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import libcst as cst
+
+from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.api import entries
 from fsdp_rules.fsdp1.methods import METHODS
 from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
+from fsdp_rules.verdict.finding import Level
 
 
 def message(known: str) -> str:
@@ -12,6 +17,21 @@ def message(known: str) -> str:
     if known.startswith("."):
         return f"torch.distributed.fsdp{known} is private to FSDP1 and has no FSDP2 equivalent"
     return f"this use of {known} has no FSDP2 equivalent known to this tool"
+
+
+def handed_on(node: cst.BaseExpression, file: File) -> Diagnosis:
+    """The verdict about FSDP1's class as a value, of which the tree does nothing but call it in the end."""
+    if not file.settings.may_help:
+        message = "needs fsdp_compat.shard in the place of the class, which --helpers never forbids"
+        return Diagnosis(node, Level.MANUAL, message, advice(FSDP))
+    helper = file.ref("fsdp_compat.shard")
+    return Diagnosis(
+        node,
+        Level.REVIEW,
+        "fsdp_compat.shard takes FSDP1's arguments wherever this value is called, assumes no other code gets the value",
+        "call fully_shard(module, ...) there to do without the helper",
+        edits=(Replace(node, lambda code: helper),),
+    )
 
 
 def advice(known: str) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from fsdp_rules.beyond._unknown_names import advice, message
+from fsdp_rules.beyond._unknown_names import advice, handed_on, message
 from fsdp_rules.engine.registry import in_charge
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.fsdp1.methods import COMMON, OWN
 from fsdp_rules.fsdp1.names import CONFIG_NAMES, FSDP, POLICY_NAMES, PUBLIC_MODULES, canonical
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.facts import aliases_in
 from fsdp_rules.project.project import Certainty
@@ -49,7 +50,10 @@ def unclaimed(file: File, diagnoses: list[Diagnosis]) -> Iterator[tuple[Rule, Di
             continue
         if node in claimed or any(entry in claimed for entry in _near(file, node)):
             continue
-        yield rule, Diagnosis(node, Level.MANUAL, message(known), advice(known))
+        if known == FSDP and isinstance(node, cst.Name | cst.Attribute) and known_as("only_called", node, file):
+            yield rule, handed_on(node, file)
+        else:
+            yield rule, Diagnosis(node, Level.MANUAL, message(known), advice(known))
 
 
 def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator[tuple[Rule, Diagnosis]]:

@@ -32,6 +32,7 @@ Trait = Literal[
     "kept_part",  # It is put into a model, and a part of it already, by itself or in a wrapper.
     "gathers",  # A ``with`` enters it, and it calls a function of the tree that gathers full parameters in it.
     "gathered",  # It is a function of the tree, and only runs while full parameters are gathered.
+    "only_called",  # It is FSDP1's class, and the tree only calls it where it has handed it on.
     "runs_modules",  # It is called from outside of a model of the tree, and a method that runs modules in that.
     "writes",  # It is called, and leads to a change in place of a model's parameters by a function of the tree.
     "unstepped",  # It is called to take the state of an optimizer that may have made no step.

@@ -19,6 +19,7 @@ from fsdp_rules.values.called_functions import OWN, called, mixed
 from fsdp_rules.values.callees import Callees
 from fsdp_rules.values.changed_parts import changed_parts, kept_parts, own_reads
 from fsdp_rules.values.chosen_parts import chosen_parts
+from fsdp_rules.values.class_values import only_called
 from fsdp_rules.values.closures import without_closure
 from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.derivations import Derivations
@@ -191,6 +192,7 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "writes": writing_calls(machine),
         "gathers": gathering(machine),
         "gathered": only_gathered(machine),
+        "only_called": only_called(machine),
         "runs_modules": unit_methods(machine),
         "read_again": read_again,
         "loaded_again": loaded_again,
