@@ -26,14 +26,13 @@ from fsdp_rules.values.derivations import Derivations
 from fsdp_rules.values.doubled_modules import doubled_modules
 from fsdp_rules.values.early_parameters import early_parameters
 from fsdp_rules.values.excluded import Excluded
-from fsdp_rules.values.frames import Class
 from fsdp_rules.values.gathering import gathering, only_gathered
 from fsdp_rules.values.given_names import MemberNames
 from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreted import interpreted
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.meta_calls import meta_calls
-from fsdp_rules.values.object_classes import is_optimizer
+from fsdp_rules.values.no_modules import family_of, is_no_module
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.positions import dotted_at, position_of, text_at
 from fsdp_rules.values.rank_seeds import rank_seeded
@@ -57,13 +56,7 @@ _BESIDE = {Kind.OPTIMIZER: "optimizer", Kind.LOADED: "loaded"}
 
 #: What is known by what an expression may be.
 _OF_VALUES: tuple[Trait, ...] = ("excluded", "other", "joined", "own", "plain", "namesake")
-#: Base classes outside of the tree that make no modules.
-_PLAIN_BASES = frozenset({"builtins.object", "abc.ABC", "enum.Enum", "typing.NamedTuple", "typing.Protocol"})
-
 _MODELS = frozenset({Kind.MODEL, Kind.PART})
-_NO_MODULES = frozenset(
-    {Kind.OPTIMIZER, Kind.OTHER_WRAPPER, Kind.CONSTANT, Kind.NAME, Kind.TEXT, Kind.LOADED, Kind.GROUP}
-)
 
 
 def facts_of(
@@ -124,15 +117,15 @@ def facts_of(
             if fact != NOTHING:
                 known[path][position_of(at, lines[path])] = fact
             if any(one.kind in _MODELS for one in held) and any(
-                one.kind is not Kind.OTHER_WRAPPER and _is_other(one, machine, gives) for one in held
+                one.kind is not Kind.OTHER_WRAPPER and is_no_module(one, machine, gives) for one in held
             ):
                 joined[path].add(position_of(at, lines[path]))
-            families = [_family(one) for one in held]
+            families = [family_of(one) for one in held]
             if held and wrapped.whole.isdisjoint(held) and all(families):
                 plain[path].add(position_of(at, lines[path]))
             if held and fact.kept is Certainty.NO and not any(map(alike.isdisjoint, families)):
                 namesakes[path].add(position_of(at, lines[path]))
-            if held and all(_is_other(one, machine, gives) for one in held):
+            if held and all(is_no_module(one, machine, gives) for one in held):
                 others[path].add(position_of(at, lines[path]))
     outer: dict[str, dict[Position, str]] = defaultdict(dict)
     for path, callees in called(machine).items():
@@ -147,7 +140,7 @@ def facts_of(
     }
     built_early = {
         path: {position_of(at, lines[path]): text_at(model, lines[where]) for at, (where, model) in by_place.items()}
-        for path, by_place in early_parameters(machine, lambda one: _is_other(one, machine, gives)).items()
+        for path, by_place in early_parameters(machine, lambda one: is_no_module(one, machine, gives)).items()
     }
     earlier = {
         path: {position_of(at, lines[path]): found for at, found in by_place.items()}
@@ -200,7 +193,7 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "unscheduled": unscheduled_loads(machine),
         "closureless": without_closure(machine),
         "sets_state_type": state_setters(machine, lambda one: _is_kept(one, machine, gives)),
-        "mixed": mixed(machine, lambda one: _is_other(one, machine, gives)),
+        "mixed": mixed(machine, lambda one: is_no_module(one, machine, gives)),
         "unseen": Callees(machine).unknown(),
     }
 
@@ -211,24 +204,6 @@ def _of_ranks(machine: Interpreter, lines: Mapping[str, list[bytes]]) -> dict[Tr
     return {"ranked": rank_values(machine, cells), "rank_seeded": seeded, "rank_built": built}
 
 
-def _family(one: Obj) -> tuple[Class, ...]:
-    """The classes of the tree that ``one`` is an object of."""
-    cls = one.data[0] if one.kind is Kind.INSTANCE else None
-    return (cls, *cls.above) if isinstance(cls, Class) else ()
-
-
-def _is_other(one: Obj, machine: Interpreter, gives: Gives) -> bool:
-    """Whether ``one`` is surely no module."""
-    if one.kind is Kind.INSTANCE:
-        bases = [base for each in _family(one) for cell in each.bases for base in machine.store.of(cell)]
-        return all(base.kind is Kind.CLASS or base.data in _PLAIN_BASES or is_optimizer(base.data) for base in bases)
-    if one.kind is Kind.CONTAINER:
-        return one not in machine.items.modules and not gives.some(_MODULES, one)
-    if one.kind is Kind.METHOD:
-        return one.data[0].kind in (Kind.INSTANCE, Kind.OPTIMIZER) and _is_other(one.data[0], machine, gives)
-    return one.kind in _NO_MODULES
-
-
 def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
     """The attributes of their own that the classes of each file read which may be those of modules."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -236,7 +211,7 @@ def _read(machine: Interpreter, gives: Gives) -> dict[str, frozenset[str]]:
         owner = frame.owner if frame.body.kind == "class" else None
         if owner is None or not owner.data.bases:
             continue
-        if not _is_other(machine.attributes.any_of(owner.data), machine, gives):
+        if not is_no_module(machine.attributes.any_of(owner.data), machine, gives):
             found[frame.body.path].update(own_reads(frame.body))
     return {path: frozenset(names) for path, names in found.items()}
 
@@ -287,7 +262,7 @@ def _is_kept(one: Obj, machine: Interpreter, gives: Gives) -> bool:
 
 def _extends_fsdp1(one: Obj, machine: Interpreter) -> bool:
     """Whether ``one`` is an object of a subclass of FSDP1's class."""
-    bases = (base for each in _family(one) for base in each.bases)
+    bases = (base for each in family_of(one) for base in each.bases)
     outer = (each for base in bases for each in machine.store.of(base) if each.kind is Kind.EXTERN)
     return any(canonical(each.data) == FSDP for each in outer)
 
