@@ -66,7 +66,18 @@ def test_the_way_goes_through_functions_objects_and_files(tree: Path, capsys: py
     assert way[0] == "build.py:10 FSDP(net) (a model in FSDP1's class)"
     assert "build.py:5 one" in way
     assert "loop.py:5 trainer.model" in way
-    assert way[-1].startswith("loop.py:6 weight (a parameter of such a model")
+    assert way[-2].startswith("loop.py:5 weight (a parameter of such a model")
+    assert way[-1] == "loop.py:6 weight"
+
+
+def test_every_place_of_a_name_and_the_call_that_makes_it(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = "def run(net):\n    net = FSDP(net)\n    net.train()\n    return net.clip_grad_norm_(1)\n"
+    body = f"from build import FSDP\n\n\n{body}"
+    (tree / "run.py").write_text(body, encoding="utf-8")
+    for line in (5, 6, 7):
+        said = [" ".join(one.split()) for one in why(f"run.py:{line}", capsys)]
+        assert f"run.py:{line}: `net` may be a model in FSDP1's class" in said
+        assert "run.py:5 FSDP(net) (a model in FSDP1's class)" in said
 
 
 def test_findings_of_the_line_come_first(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

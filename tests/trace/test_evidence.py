@@ -257,3 +257,66 @@ def test_an_optimizer_that_the_rewrite_moves_is_not_reported_as_early(rewritten:
     assert text.index("shard(net)\n    optimizer") < text.index("torch.optim.SGD")
     assert findings(printed, "FSDP117")
     assert not findings(printed, "FSDP125")
+
+
+FORCES = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+
+class Block(nn.Module):
+    pass
+
+
+class Field(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = Block()
+
+    def forward(self, place, forces):
+        energy = self.blocks(place)
+        if not forces:
+            return energy
+        return torch.autograd.grad(energy.sum(), place, create_graph=self.training)[0]
+
+
+def build():
+    return FSDP(Field(), auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=True)
+"""
+EXPERTS = """
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def wrap(net, group):
+    net.layer.experts = FSDP(net.layer.experts, process_group=group, use_orig_params=True)
+    return FSDP(net, use_orig_params=True)
+
+
+def save(net, group):
+    net = wrap(net, group)
+    experts = net.layer.experts
+    with FSDP.state_dict_type(experts, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, rank0_only=True)):
+        return experts.state_dict()
+
+
+def main(net):
+    torch.save(save(net, dist.new_group([0, 1])), "experts.pt")
+"""
+
+
+def test_a_unit_that_ran_decides_nothing_of_a_gradient_behind_it(rewritten: Rewritten) -> None:
+    code, _, printed = rewritten(FORCES, record(FORCES, {("energy =", "self.blocks"): {"model": 40}}))
+    assert code == 1
+    assert any("this forward differentiates inside" in one for one in findings(printed, "FSDP237"))
+
+
+def test_a_run_does_not_say_which_wrap_a_model_is_from(rewritten: Rewritten) -> None:
+    seen = {("with FSDP", "experts"): {"model": 4}, ("return experts", "experts"): {"model": 4}}
+    code, text, printed = rewritten(EXPERTS, record(EXPERTS, seen))
+    assert code == 1 and "get_model_state_dict(" not in text
+    assert any("the model uses a subgroup" in one for one in findings(printed, "FSDP301"))

@@ -13,7 +13,7 @@ from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.model.passes import backwards_after, forwards_before, may_run_between
 from fsdp_rules.model.resharding import reshard_loop
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded, sharded_by_code
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.project.entered import Pass, is_backward
 from fsdp_rules.project.flags import BUILDS_GRAPH
@@ -106,7 +106,10 @@ def train(net, batches, optimizer):
     def _every(self, file: File) -> Iterator[Diagnosis]:
         done: set[cst.Call] = set()
         for call in file.nodes(cst.Call):
-            if _is_in_forward(call, file) and not _models(call, file):
+            # A run also shows the units inside of the model as models.
+            if _is_in_forward(call, file) and not any(
+                sharded_by_code(one, file).certainty is not Certainty.NO for one in _models(call, file)
+            ):
                 yield Diagnosis(call, Level.MANUAL, INSIDE, EXPECT)
                 continue
             builds = _builds_graph(call, file)

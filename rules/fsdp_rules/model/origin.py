@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.model.flowing import value_of
-from fsdp_rules.model.sharded import sharded
+from fsdp_rules.model.sharded import sharded, sharded_by_code
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import Certainty
@@ -41,7 +41,8 @@ def may_have_group(node: cst.BaseExpression, file: File) -> bool:
 def may_be_given(names: Iterable[str], node: cst.BaseExpression, file: File) -> bool:
     """Whether the wrap of the sharded model ``node`` may have an argument of ``names``, for all that is seen of it."""
     given = wrap_given(node, file)
-    is_sure = sharded(node, file).certainty is Certainty.YES
+    # A run that shows a model does not say by which wrap it is one.
+    is_sure = sharded_by_code(node, file).certainty is Certainty.YES
     return not is_sure or any(given.texts(name) != {NONE} for name in names)
 
 

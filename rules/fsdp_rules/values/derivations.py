@@ -81,19 +81,23 @@ class Derivations:
 
     def note(self, machine: Interpreter, lines: Mapping[str, list[bytes]]) -> None:
         """Take them from ``machine``, which has run on the store of :meth:`start`; ``lines`` are those of each file."""
-        places = {
-            frame.base + value: (frame.body.path, at.line, text_at(at, lines[frame.body.path]))
-            for frame in machine.frames
-            for at, value in frame.body.uses
-        }
+        places: dict[int, tuple[str, int, str]] = {}
+        every: dict[tuple[str, Kind], list[tuple[Step, ...]]] = defaultdict(list)
         names = machine.by_name.readers()
         self.is_read = any(frame.body.path == self._path for frame in machine.frames)
-        every: dict[tuple[str, Kind], list[tuple[Step, ...]]] = defaultdict(list)
-        for cell, (path, line, text) in places.items():
-            if (path, line) == (self._path, self._line):
-                for one in self._store.of(cell):
+        uses = [(frame, at, value) for frame in machine.frames for at, value in frame.body.uses]
+        # A value has the place where it is made, which comes before those where a name of it is read.
+        for frame, at, value in sorted(uses, key=lambda use: (use[1].line, -use[1].end_line, -use[1].end_column)):
+            text = text_at(at, lines[frame.body.path])
+            places.setdefault(frame.base + value, (frame.body.path, at.line, text))
+        for frame, at, value in uses:
+            if (frame.body.path, at.line) == (self._path, self._line):
+                for one in self._store.of(frame.base + value):
                     if one.kind in LASTING:
-                        every[text, one.kind].append(self._steps((cell, one), places, names))
+                        text = text_at(at, lines[self._path])
+                        here = Step(self._path, self._line, text, one.kind)
+                        steps = self._steps((frame.base + value, one), places, names)
+                        every[text, one.kind].append(steps if steps[-1:] == (here,) else (*steps, here))
         self.found = [Derived(*what, min(ways, key=len)) for what, ways in every.items()]
 
     def _steps(
