@@ -13,6 +13,11 @@ from fsdp_migrate.trace import seen_in_words
 from fsdp_migrate.verify.report import bisect_text, verdict_json, verdict_text
 from fsdp_rules.verdict.finding import Finding, Level
 
+INSTALL = (
+    "files now import fsdp_compat: install it where the code trains (pip install ./shim in a clone of fsdp-migrate, or "
+    "pip install 'git+URL#subdirectory=shim'), and add it to the requirements"
+)
+
 
 def sections(moved: Moved) -> Iterator[tuple[str, list[str]]]:
     """Each heading with its lines."""
@@ -23,12 +28,20 @@ def sections(moved: Moved) -> Iterator[tuple[str, list[str]]]:
     if moved.bisection is not None and moved.bisection.found.search is not None:
         yield "What made the rewrite differ", list(bisect_text.lines(moved.bisection))
     manual = [_told(finding) for finding in result.of_level(Level.MANUAL)]
+    # The runs had this tool's own copy of it.
+    manual += [INSTALL] * _imports_helpers(moved)
     yield "Left to do by hand", manual or ["nothing"]
     review = [_told(finding) for finding in result.of_level(Level.REVIEW)]
     yield "Rests on an assumption", review or ["nothing"]
     yield "What the run decides, and what never ran", list(by_trace(result)) or ["no finding to decide"]
     seconds = ", ".join(f"{stage} in {spent:.0f} s" for stage, spent in moved.journal.seconds.items())
     yield "Time", [seconds]
+
+
+def _imports_helpers(moved: Moved) -> bool:
+    form = moved.bisection if moved.bisection is not None and moved.bisection.moves_on else None
+    other = form is not None and any(b"fsdp_compat" in one.other for one in form.files.values())
+    return other or bool(moved.result.importing_helpers)
 
 
 def lines(moved: Moved) -> Iterator[str]:

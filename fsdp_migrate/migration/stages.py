@@ -161,7 +161,8 @@ def _from(copy: Path, result: RunResult) -> RunResult:
     for one in result.outcomes:
         told = one.result
         if isinstance(told, Changed | Unchanged):
-            told = replace(told, findings=tuple(replace(f, path=named(f.path)) for f in told.findings))
+            here = (replace(f, path=named(f.path), wrapped=named(f.wrapped)) for f in told.findings)
+            told = replace(told, findings=tuple(here))
         outcomes.append(replace(one, path=named(one.path), result=told))
     since = None if result.changed_since is None else tuple(map(named, result.changed_since))
     return replace(result, paths=(".",), outcomes=tuple(outcomes), changed_since=since)

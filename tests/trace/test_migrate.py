@@ -35,6 +35,7 @@ def test_a_training_is_moved_and_proven(project: Path, capsys: pytest.CaptureFix
     assert "train.py: " in out
     assert "values over 2 steps on 2 ranks" in out
     assert "trace: did not run: train.py:" in out
+    assert "== Left to do by hand\nnothing\n" in out
     text = (project / "train.py").read_text(encoding="utf-8")
     assert "fully_shard(" in text
     assert "FullyShardedDataParallel" not in text
