@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.checkpoints.entries import BadCheckpoint, Key, TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
+from fsdp_migrate.checkpoints.traits import shared_moments
+from fsdp_migrate.report.summary import count
 
 
 @dataclass(frozen=True)
 class Written:
-    """Paths inside of the copies: ``equal`` in all tensors, ``different`` with the reason, or of one run alone."""
+    """Paths inside of the copies: ``equal`` in all tensors, ``different`` with the reason, or of one run alone.
+
+    ``lost`` are those of ``equal`` whose old file lacks states of an optimizer, with these.
+    """
 
     equal: tuple[str, ...] = ()
     different: tuple[tuple[str, str], ...] = ()
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
+    lost: tuple[tuple[str, str], ...] = ()
 
 
 def compare(before: Path, after: Path, known: Path) -> Written:
@@ -27,11 +34,13 @@ def compare(before: Path, after: Path, known: Path) -> Written:
     """
     one, two = _new(before, known), _new(after, known)
     found = {name: _difference(one[name], two[name]) for name in one if name in two}
+    equal = tuple(name for name, said in found.items() if not said)
     return Written(
-        tuple(name for name, said in found.items() if not said),
+        equal,
         tuple((name, said) for name, said in found.items() if said),
         tuple(sorted(one.keys() - two.keys())),
         tuple(sorted(two.keys() - one.keys())),
+        tuple((name, _told(lost)) for name in equal if (lost := _lost(one[name], two[name]))),
     )
 
 
@@ -56,7 +65,28 @@ def _difference(before: Checkpoint, after: Checkpoint) -> str:
     for key in (*one, *two):
         if key not in one or key not in two:
             return f"{spelled(key)} is written {'before' if key in one else 'after'} only"
-    return next((said for key in one if (said := _apart(key, one[key], two[key]))), "")
+    lost = _lost(before, after)
+    for parameter, states in lost.items():
+        # One of them is what the file has.
+        keys = [(*parameter, state) for state in states]
+        if all(_apart(key, one[key], two[key]) for key in keys):
+            return f"{spelled(keys[0])} has other elements"
+    compared = (key for key in one if key[:-1] not in lost or key[-1] not in lost[key[:-1]])
+    return next((said for key in compared if (said := _apart(key, one[key], two[key]))), "")
+
+
+def _lost(before: Checkpoint, after: Checkpoint) -> dict[Key, tuple[str, ...]]:
+    """The parameters of which ``before`` has several states as one tensor (FSDP407) and ``after`` does not."""
+    found, kept = shared_moments(before.entries), shared_moments(after.entries)
+    return {parameter: states for parameter, states in found.items() if parameter not in kept}
+
+
+def _told(lost: Mapping[Key, tuple[str, ...]]) -> str:
+    states = " and ".join(next(iter(lost.values())))
+    return (
+        f"{states} of {count(len(lost), 'parameter')} are one tensor in the old file, as FSDP1 saves them on the CPU "
+        "(FSDP407), so they are not compared: the new file has each of them"
+    )
 
 
 def _apart(key: Key, one: TensorEntry, two: TensorEntry) -> str:

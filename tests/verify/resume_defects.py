@@ -29,6 +29,8 @@ _STATES = "list(optimizer.state.values())"
 #: Statements that do after a load what a wrong one has done.
 _SHARED = f"for held in {_STATES}: held['step'] = {_STATES}[0]['step']"
 _ONE = f"for held in {_STATES}: held['exp_avg_sq'] = held['exp_avg']"
+#: As a load that copies each state has what the file has for two of them.
+_COPIES = f"for held in {_STATES}: held['exp_avg'].copy_(held['exp_avg_sq'])"
 _SWAPPED = """\
 inner = [[p for p in layer.parameters() if p in optimizer.state] for layer in net.layers]
 for one, other in zip(*inner):
@@ -100,6 +102,9 @@ KINDS = (
          loops=("random",)),
     Kind("data from the start", "data-from-start", lambda text: text.replace("batch(step,", "batch(step - first,")),
 )  # fmt: skip
+
+#: Beside those, one that comes of the file alone.
+COPIES = Kind("copies of one tensor", "one-tensor", _then(_COPIES), ("full",), _ADAM)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fsdp_migrate.verify.recording.recording import BadRecording
 from fsdp_migrate.verify.recording.rest import rest
 from tests.forked import PYTHON
 from tests.pool import Pool
-from tests.verify.resume_defects import KINDS, Defect, Runs, defects, misses, spec_of
+from tests.verify.resume_defects import COPIES, KINDS, Defect, Runs, defects, misses, spec_of
 from tests.verify.test_verify_command import MINIGPT, TORCHRUN, commit, told
 
 #: One of each kind.
@@ -44,6 +44,11 @@ def test_on_another_number_of_ranks_only_the_order_of_sums_differs(runs: Runs) -
 
 @pytest.mark.parametrize("defect", CHOSEN, ids=lambda defect: defect.kind.name)
 def test_a_defect_is_named(runs: Runs, defect: Defect) -> None:
+    assert list(misses(defect, runs.verdict(defect, defect.spec))) == []
+
+
+def test_copies_of_what_the_file_has_once_are_named(runs: Runs) -> None:
+    defect = Defect(COPIES, spec_of("full", "True", "adamw", "plain"))
     assert list(misses(defect, runs.verdict(defect, defect.spec))) == []
 
 

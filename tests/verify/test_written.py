@@ -58,6 +58,42 @@ def test_one_changed_tensor_in_every_format(tmp_path: Path, known: Path) -> None
     }
 
 
+def _optimizer(moment: torch.Tensor, square: torch.Tensor) -> dict[str, object]:
+    states = {"exp_avg": moment, "exp_avg_sq": square, "step": torch.tensor(3.0)}
+    return {"model": WEIGHTS, "optim": {"state": {"w": states}, "param_groups": [{"lr": 0.1, "params": ["w"]}]}}
+
+
+@pytest.mark.parametrize("changed", ["nothing", "step", "weight", "square"])
+def test_states_that_the_old_file_has_lost(changed: str, tmp_path: Path, known: Path) -> None:
+    """FSDP1 on the CPU writes the states of a parameter as one tensor."""
+    for side in ("before", "after"):
+        (tmp_path / side).mkdir()
+    square = torch.arange(6.0)
+    torch.save(_optimizer(square, square), tmp_path / "before/one.pt")
+    after = _optimizer(square + 1, square.clone())
+    if changed == "step":
+        after["optim"]["state"]["w"]["step"] = torch.tensor(4.0)  # type: ignore[index]
+    if changed == "square":
+        after["optim"]["state"]["w"]["exp_avg_sq"] = square + 2  # type: ignore[index]
+    if changed == "weight":
+        after["model"] = CHANGED
+    torch.save(after, tmp_path / "after/one.pt")
+    found = compare(tmp_path / "before", tmp_path / "after", known)
+    assert found.equal == (("one.pt",) if changed == "nothing" else ())
+    assert [name for name, _ in found.different] == ([] if changed == "nothing" else ["one.pt"])
+    if changed == "nothing":
+        ((name, said),) = found.lost
+        assert name == "one.pt" and "exp_avg and exp_avg_sq of 1 parameter are one tensor in the old file" in said
+
+
+def test_states_that_both_files_lack_are_compared(tmp_path: Path, known: Path) -> None:
+    for side, square in (("before", torch.arange(6.0)), ("after", torch.ones(6))):
+        (tmp_path / side).mkdir()
+        torch.save(_optimizer(square, square), tmp_path / side / "one.pt")
+    found = compare(tmp_path / "before", tmp_path / "after", known)
+    assert [name for name, _ in found.different] == ["one.pt"] and not found.lost
+
+
 def test_names_shapes_and_files_of_one_run(tmp_path: Path, known: Path) -> None:
     for side in ("before", "after"):
         (tmp_path / side).mkdir()

@@ -73,8 +73,8 @@ class SharedMoments(Cause):
             return None
         sides = [side.optimizers[first.optimizer].state for side in (comparison.before, comparison.after)]
         moved = [d.name for d in comparison.tally.of(first.question) if d.what == first.what]
-        twins = {name: _twin(sides[0].get(name, {}), first.what) for name in moved}
-        kept = [_twin(sides[1].get(comparison.pairs.keys.get(name, name), {}), first.what) for name in moved]
+        twins = {name: twin(sides[0].get(name, {}), first.what) for name in moved}
+        kept = [twin(sides[1].get(comparison.pairs.keys.get(name, name), {}), first.what) for name in moved]
         other = twins[first.name]
         if other is None or None in twins.values() or any(kept):
             return None
@@ -84,7 +84,7 @@ class SharedMoments(Cause):
         )
 
 
-def _twin(states: Mapping[str, Any], what: str) -> str | None:
+def twin(states: Mapping[str, Any], what: str) -> str | None:
     """The other state of a parameter that has the same elements, where those are no zeros."""
     mine = states.get(what)
     if not isinstance(mine, tuple) or all(copy is None or copy.is_zero for copy in mine):

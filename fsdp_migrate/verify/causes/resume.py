@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fsdp_migrate.verify.causes.cause import Cause, name_of
+from fsdp_migrate.verify.causes.optimizer import twin
 from fsdp_migrate.verify.compare.compare import Comparison
 from fsdp_migrate.verify.compare.difference import Difference, Question
 from fsdp_migrate.verify.compare.gap import state_gap
@@ -51,7 +52,17 @@ class OneTensor(Cause):
     cure = "Save it again with offload_to_cpu=False, or copy each state when it is loaded."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
-        within = _start(comparison.after, first).within - _start(comparison.before, first).within
+        start, known = _start(comparison.after, first), _start(comparison.before, first)
+        within = start.within - known.within
+        if first.question is Question.INITIAL_STATE and first.what and not within:
+            # A load that copies each state gives each of them what the file has for all.
+            other = twin(start.state.get(comparison.pairs.keys.get(first.name, first.name), {}), first.what)
+            if other is None or twin(known.state.get(first.name, {}), first.what) is not None:
+                return None
+            return (
+                f"{first.what} of {name_of(comparison, first.name)} has the values of {other} after the load: the file "
+                "has one tensor for both, as FSDP1 saves them on the CPU"
+            )
         if first.question not in (Question.INITIAL_STATE, Question.STATE) or first.what not in within:
             return None
         return f"{' and '.join(sorted(within))} of {name_of(comparison, first.name)} are one tensor after the load"

@@ -55,6 +55,8 @@ def _written(verdict: Verdict) -> Iterator[str]:
         yield f"{'checkpoints written':28} {len(found.equal)} of {both} equal"
     for name, said in found.different:
         yield f"  {name}: {said}"
+    for name, said in found.lost:
+        yield f"note: {name}: {said}"
     for name in found.only_before:
         yield f"note: only the old run writes {name}"
     for name in found.only_after:
