@@ -26,7 +26,9 @@ def sections(moved: Moved) -> Iterator[tuple[str, list[str]]]:
     yield "What moved", [f"{file.path}: {count(_moves(file.findings), 'change')}" for file in result.changed]
     yield "What is equal, and what it costs", list(verdict_text.lines(moved.verdict))
     if moved.bisection is not None and moved.bisection.found.search is not None:
-        yield "What made the rewrite differ", list(bisect_text.lines(moved.bisection))
+        # Where no other form was written, the verdict above is that on the rewrite as it is.
+        told = bisect_text.lines if moved.bisection.moves_on else bisect_text.search_lines
+        yield "What made the rewrite differ", [line for line in told(moved.bisection) if line]
     manual = [_told(finding) for finding in result.of_level(Level.MANUAL)]
     # The runs had this tool's own copy of it.
     manual += [INSTALL] * _imports_helpers(moved)

@@ -186,6 +186,7 @@ def test_a_configuration_is_not_put_back_to_fsdp1(
     out, err = capsys.readouterr()
     assert "that form is FSDP1's own configuration: it shows the cause, and is not written" in out
     assert "done: " not in out + err and "the runs differ" in out + err
+    assert sum(line.startswith("different: ") for line in out.splitlines()) == 1
     assert '"version": 2' in (project / "train.py").read_text(encoding="utf-8")
 
 

@@ -39,6 +39,12 @@ def lines(bisection: Bisection) -> Iterator[str]:
     else:
         yield found.native.said
         yield from (f"note: {note}" for note in notes)
+    yield from search_lines(bisection)
+
+
+def search_lines(bisection: Bisection) -> Iterator[str]:
+    """What was found, without the verdict on the rewrite as it is."""
+    found = bisection.found
     if found.crash is not None:
         where, finding = found.crash
         yield f"the rewrite fails at {where} (line of the rewrite); nearest finding (line of the old code):"
