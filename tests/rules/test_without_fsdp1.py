@@ -28,7 +28,6 @@ REMAINS = {
     "FSDP303-get-state-dict-type": "left to a human: the current kind of state is read",
     "FSDP310-local-state-dict": "left to a human: flat parameters",
     "FSDP312-sharded-tensor": "left to a human: tests for ShardedTensor",
-    "FSDP901-unknown-fsdp1-use": "left to a human: a use without a known FSDP2 form",
     "FSDP904-name-in-string": "left to a human: the class is named in a string",
 }
 #: Output that needs something else than torch.
