@@ -60,7 +60,8 @@ def build(model):
         device = value
         if kind == "unknown":
             given = WrapGiven(((file.path, file.span(plan.call).line),), file).texts("device_id")
-            if NONE in given:
+            # An attribute that is None at first is often set where it is first read.
+            if NONE in given and isinstance(value, cst.Name):
                 plan.helper.append(f"device_id={brief(file.code(value))} may be None")
             elif is_repeatable(value) or self._is_given(found, file):
                 device = plan.named(value, ("device", "shard_device"), file)

@@ -130,3 +130,14 @@ def test_no_type_is_asked_of_a_device_that_may_be_none(default: str, given: str)
     assert helped is ("args" not in given)
     said = [one.message for one in result.findings if one.rule == "FSDP101"]
     assert any("device_id=device_id may be None" in one for one in said) is helped
+
+
+def test_an_attribute_that_is_set_where_it_is_first_read_is_a_device() -> None:
+    source = (
+        f"{IMPORTS}\n\nclass Runner:\n    _device = None\n\n    @property\n    def device(self):\n"
+        "        if self._device is None:\n            self._device = torch.device(self.config.device)\n"
+        "        return self._device\n\n    def wrap(self, model):\n"
+        "        return FSDP(model, device_id=self.device)\n"
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed) and "fsdp_compat" not in result.source.decode()
