@@ -21,6 +21,7 @@ class CachingEngine(RulesEngine):
     """Of one project. Facts depend on a file's path and bytes alone, so that they outlive a change of another file."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._kept: dict[tuple[str, str], tuple[bytes, Any]] = {}
         self._open: frozenset[Path] = frozenset()
 
