@@ -33,7 +33,7 @@ TAKERS = private_names("takers")
 SHIMMED = frozenset(
     {
         *("backward_prefetch", "compute_device", "cpu_offload", "forward_prefetch", "limit_all_gathers"),
-        *("mixed_precision", "process_group", "rank", "sharding_strategy", "world_size"),
+        *("_inter_node_pg", "mixed_precision", "process_group", "rank", "sharding_strategy", "world_size"),
     }
 )
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
+from torch import nn
+from torch.distributed.fsdp import (
+    FSDPModule,
+    FullyShardedDataParallel,
+    _common_utils,
+    _init_utils,
+    _runtime_utils,
+    _state_dict_utils,
+)
 
 from fsdp_compat.face.attributes import ATTRIBUTES
 from fsdp_rules.beyond.private_api import PUBLIC, SHIMMED
+from fsdp_rules.fsdp1.private_names import private_names
 from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite, rewrite_tree
 
@@ -278,3 +292,31 @@ def build(by_hand):
 """
     done = rewrite_tree({"by_hand.py": by_hand.encode(), "train.py": train.encode()})["by_hand.py"]
     assert sum(one.rule == "FSDP902" for one in done.findings) == said
+
+
+_STATES = (_init_utils, _runtime_utils, _state_dict_utils)
+
+
+def _of_wrappers() -> set[str]:
+    """The attributes that torch's own source gives FSDP1's wrapper, and no other module."""
+    found = {name for name, value in vars(FullyShardedDataParallel).items() if isinstance(value, property)}
+    for own, source in (("self", _common_utils._FSDPState.__init__), *(("state", one) for one in _STATES)):
+        found.update(re.findall(rf"\b{own}\.(\w+)\s*(?::[^=\n]+)?=[^=]", inspect.getsource(source)))
+    return {name for name in found if not hasattr(nn.Module(), name) and not hasattr(FSDPModule, name)}
+
+
+def test_every_attribute_of_the_wrapper_has_advice() -> None:
+    # FSDP206 speaks of the inner module.
+    known = {*private_names("attributes"), *private_names("public"), "module", "_fsdp_wrapped_module"}
+    assert _of_wrappers() - known == set()
+    assert len(_of_wrappers()) > 40
+
+
+@pytest.mark.parametrize("name", ["_has_params", "_use_orig_params", "_ignored_params", "_state_dict_type"])
+def test_private_attributes_of_units_are_found_by_the_model_alone(name: str) -> None:
+    body = f"    for unit in FSDP.fsdp_modules(model):\n        print(unit.{name})\n    return net.{name}\n"
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+        f"def run(net, plain):\n    model = FSDP(plain)\n{body}"
+    )
+    assert [(one.line, one.level) for one in findings(source) if one.rule == "FSDP902"] == [(6, Level.MANUAL)]
