@@ -25,6 +25,8 @@ ASKING = frozenset({"count", "endswith", "find", "findall", "fnmatch", "fnmatchc
 #: What parameters are called, and modules that nobody makes units of.
 OF_PARAMETERS = re.compile(r"bias|weight|scale|gamma|beta|norm|\bln", re.IGNORECASE)
 
+_NEW = "FSDP1 called each unit's single parameter _flat_param here, so these names are new"
+
 
 class FlatNames(Rule):
     """Parameter names without use_orig_params=True.
@@ -76,16 +78,13 @@ def build(net):
                 "intended behaviour, "
             )
             if flat is Certainty.MAYBE:
-                message = (
-                    "assumes the model has use_orig_params=True, without which each unit's one name is _flat_param"
-                )
-                yield Diagnosis(node, Level.REVIEW, message, f"{cure}keep the line")
+                message = f"wherever use_orig_params is not True, {_NEW}"
+                yield Diagnosis(node, Level.MANUAL, message, f"{cure}keep the line")
             elif (module := _of_modules(node, file)) is not None:
                 message = f"assumes units are inside {module}: FSDP1 called a unit's one parameter _flat_param here"
                 yield Diagnosis(node, Level.REVIEW, message, f"{cure}keep the line")
             else:
-                message = "FSDP1 called each unit's single parameter _flat_param here, so these names are new"
-                yield Diagnosis(node, Level.MANUAL, message, f"{cure}keep the line")
+                yield Diagnosis(node, Level.MANUAL, _NEW, f"{cure}keep the line")
             return
 
 

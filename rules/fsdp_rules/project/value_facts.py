@@ -39,6 +39,7 @@ Trait = Literal[
     "unscheduled",  # It is called to read the state of an optimizer whose scheduler is built later.
     "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
     "loaded_again",  # It is called to take an optimizer's state that is loaded in the same run, out of memory.
+    "sharded_optimizer",  # It may be an optimizer that holds parameters of a sharded model.
     "closureless",  # It may be an optimizer of the tree whose step takes no closure.
     "ranked",  # It may be formed of the number of a process, or read from a path that is.
     "rank_seeded",  # It wraps a model after a seed that is formed of such a number, and nothing makes the ranks equal.

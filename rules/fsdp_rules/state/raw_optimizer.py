@@ -8,8 +8,10 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.guards import is_under_ddp
 from fsdp_rules.state._optimizer_objects import is_an_optimizer
+from fsdp_rules.state._writing.pickled import is_unpickled
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -23,6 +25,10 @@ _ADVICE = (
     "use get_optimizer_state_dict(model, {optimizer}), which returns a state by name for any number of ranks. "
     "Convert old files once with fsdp-migrate checkpoint convert (FSDP403)."
 )
+_LOADING = (
+    "convert the old files once with fsdp-migrate checkpoint convert (FSDP403), and load the result with "
+    "set_optimizer_state_dict. If no run resumes from files of FSDP1, keep the line"
+)
 
 
 class RawOptimizerState(Rule):
@@ -30,7 +36,8 @@ class RawOptimizerState(Rule):
 
     It contains this rank's part of the state: flat pieces under FSDP1, DTensors under FSDP2. FSDP1's files do not load
     into FSDP2: the load is accepted, and the next step fails. `get_optimizer_state_dict` returns a state keyed by name
-    for any number of ranks. Nothing is rewritten, because the program may want this rank's part.
+    for any number of ranks. Nothing is rewritten, because the program may want this rank's part. If it also reads such
+    a file again, you have to decide what happens to FSDP1's files.
     """
 
     id = "FSDP311"
@@ -61,12 +68,21 @@ def main(net, rank):
         """One verdict for each state that FSDP1 does not transform afterwards."""
         if not isinstance(node, cst.Call) or "fsdp1" not in file.project.tree_flags:
             return
-        taken = _taken_whole(node, file)
-        if (taken is None and not is_raw_state(node, file)) or not (
+        taken, loads = _taken_whole(node, file), _loads_a_part(node, file)
+        if (taken is None and not loads and not is_raw_state(node, file)) or not (
             file.project.touches(file.path) or any(map(canonical, file.aliases.values()))
         ):
             return
         if is_under_ddp(node, file) or _is_of_ddp(file):
+            return
+        if loads:
+            text = file.code(node.func)
+            yield Diagnosis(
+                node,
+                Level.MANUAL,
+                f"{text} takes this rank's part of a state from a file: FSDP1's are flat, and the next step fails",
+                _LOADING,
+            )
             return
         if taken is not None:
             text = file.code(taken)
@@ -83,6 +99,17 @@ def main(net, rank):
             f"{file.code(node)} is this rank's part of the state, and FSDP1's parts do not load into FSDP2",
             _ADVICE.format(optimizer="optimizer"),
         )
+
+
+def _loads_a_part(call: cst.Call, file: File) -> bool:
+    """Whether an optimizer over sharded parameters gets what a file holds, as none of FSDP1's functions made it."""
+    return (
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value == "load_state_dict"
+        and bool(call.args)
+        and known_as("sharded_optimizer", call.func.value, file)
+        and is_unpickled(call.args[0].value, file)
+    )
 
 
 def _taken_whole(call: cst.Call, file: File) -> cst.BaseExpression | None:

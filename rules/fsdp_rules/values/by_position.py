@@ -38,6 +38,7 @@ from fsdp_rules.values.positions import dotted_at, position_of, text_at
 from fsdp_rules.values.rank_seeds import rank_seeded
 from fsdp_rules.values.rank_values import rank_cells, rank_values
 from fsdp_rules.values.reached import FIELDS, reached, touched
+from fsdp_rules.values.sharded_optimizers import sharded_optimizers
 from fsdp_rules.values.state_setters import state_setters
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
@@ -89,14 +90,15 @@ def facts_of(
     exclusions, (before, sooner) = Excluded(machine, sources), before_wraps(machine, values)
     gives, names = Gives(machine), MemberNames(machine)
     alike = machine.attributes.own_like(private_names("attributes"))
+    held_at, left_out = held_by_place(machine)
+    found_by = _traits(machine, gives) | {"sharded_optimizer": sharded_optimizers(machine, held_at)}
     traits: dict[Trait, dict[str, set[Position]]] = {
         what: {path: {position_of(at, lines[path]) for at in every} for path, every in found.items()}
-        for what, found in {**_traits(machine, gives), "early": sooner, **_of_ranks(machine, lines)}.items()
+        for what, found in {**found_by, "early": sooner, **_of_ranks(machine, lines)}.items()
     }
     excluded, others, joined, own, plain, namesakes = (traits.setdefault(what, defaultdict(set)) for what in _OF_VALUES)
     by_name: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
     tables: dict[str, dict[Position, tuple[NameSource, ...]]] = defaultdict(dict)
-    held_at, left_out = held_by_place(machine)
     for path, by_place in held_at.items():
         for at, held in by_place.items():
             if at in before.get(path, ()) or exclusions.all_of(path, at, held):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.ir.operations import ANY
@@ -43,6 +43,12 @@ def hold(machine: Machine, optimizer: Obj, key: Hashable, given: int) -> None:
     elements = store.cells()
     items.elements(given, elements)
     store.watch(elements, collect)
+
+
+def parameters_of(machine: Machine, optimizer: Obj) -> Collection[Obj]:
+    """What is known of the parameters in the groups of ``optimizer``, one of :attr:`Kind.OPTIMIZER`."""
+    several = machine.objects.get(Kind.CONTAINER, (optimizer.data, "params"))
+    return machine.store.of(machine.items.cell(several, ANY))
 
 
 def initialise(machine: Machine, made: Obj, given: int) -> None:

@@ -79,7 +79,7 @@ def test_other_names_are_left_alone(use: str) -> None:
 @pytest.mark.parametrize(
     ("given", "level"),
     [
-        ("use_orig_params=args.original", "review"),
+        ("use_orig_params=args.original", "manual"),
         ("**{'use_orig_params': True}", None),
         ("**{'use_orig_params': False}", "manual"),
         ("**options", "manual"),

@@ -71,3 +71,22 @@ def test_an_optimizer_under_a_test_for_ddp() -> None:
     body = "if isinstance(model, (DDP, Single)):\n    state = optimizer.state_dict()\n"
     assert levels(body) == []
     assert levels(body.replace("DDP", "Double")) == ["review"]
+
+
+LOADS = "saved = torch.load(f'optimizer_{rank}.pt')\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (f"{LOADS}optimizer.load_state_dict(saved)", ["manual"]),
+        (f"{LOADS}optimizer.load_state_dict(saved['optimizer'])", ["manual"]),
+        ("def resume(optim, path):\n    optim.load_state_dict(torch.load(path))\nresume(optimizer, path)", ["manual"]),
+        (f"{LOADS}optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, saved))", []),
+        ("kept = optimizer.state_dict()\noptimizer.load_state_dict(kept)", ["review"]),
+        (f"{LOADS}scheduler.load_state_dict(saved)", []),
+        (f"{LOADS}plain = torch.optim.SGD(torch.nn.Linear(3, 3).parameters())\nplain.load_state_dict(saved)", []),
+    ],
+)
+def test_a_part_of_a_state_that_is_read_from_a_file(source: str, said: list[str]) -> None:
+    assert levels(source) == said
