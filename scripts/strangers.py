@@ -53,6 +53,7 @@ HALVES = (
     "thaw",
     "frost",
     "rime",
+    "sleet",
 )
 
 
