@@ -5,9 +5,9 @@
 A Llama-like model (benchmarks/llama.py) and its AdamW are saved by rank 0 in one file and loaded on two gloo processes:
 
 - ``fsdp1``: FSDP1 under FULL_STATE_DICT. It is what the others are compared with.
-- ``written``: what ``rewrite`` makes of that, but for its copies of states: rank 0 sends the model's tensors, and those
-  of the optimizer are scattered.
-- ``broadcast``: rank 0 sends all, and ``broadcast on rank 0`` reads the file there alone.
+- ``written``: what ``rewrite`` makes of that, but for its copies of states: every rank reads the file, and rank 0 sends
+  the tensors of the model and of the optimizer. ``broadcast on rank 0``: the same with the file read there alone.
+- ``scattered optimizer``: rank 0 sends the model's tensors, and those of the optimizer are scattered.
 - ``scatter``: torch scatters all tensors, which ``full_state_dict=True`` alone does.
 - ``cut``: each rank cuts its shards out of its own file (``distribute_tensor(..., src_data_rank=None)``, torch 2.7).
 - ``cut, assigned``: the same, and the shards replace the parameters (``load_state_dict(..., assign=True)``).
@@ -47,7 +47,7 @@ from benchmarks.llama import Block, Llama, Shape
 from benchmarks.ranks import KIB, on_all_ranks
 from benchmarks.turns import to_first
 
-FORMS = ("fsdp1", "written", "broadcast", "scatter", "cut")
+FORMS = ("fsdp1", "written", "scattered optimizer", "scatter", "cut")
 IN_MEMORY = (*FORMS, "broadcast on rank 0", "cut, assigned", "broadcast on meta", "cut, assigned on meta")
 READ_WHOLE = ", read whole"
 
@@ -89,7 +89,8 @@ class Run:
         else:
             whole = StateDictOptions(full_state_dict=True)
             sent = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-            options = {"written": (sent, whole), "scatter": (whole, whole)}.get(self.form, (sent, sent))
+            scattering = {"scattered optimizer": (sent, whole), "scatter": (whole, whole)}
+            options = scattering.get(self.form, (sent, sent))
             set_model_state_dict(self.model, state["model"], options=options[0])
             self._load_optimizer(state["optimizer"], options[1])
 

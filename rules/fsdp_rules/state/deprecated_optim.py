@@ -26,7 +26,7 @@ class DeprecatedOptimState(Rule):
     |---|---|
     | `full_optim_state_dict(model, optim)` | `get_optimizer_state_dict`, full, on the CPU of rank 0 |
     | `sharded_optim_state_dict(model, optim)` | `get_optimizer_state_dict` |
-    | `shard_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, full on every rank |
+    | `shard_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, cut or sent by rank 0 |
     | `scatter_full_optim_state_dict(state, model)` and the load | `set_optimizer_state_dict`, sent by rank 0 |
     | `flatten_sharded_optim_state_dict(state, model, optim)` and the load | `set_optimizer_state_dict` |
 

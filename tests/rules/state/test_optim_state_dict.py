@@ -73,6 +73,40 @@ def load(model, optim, osd):
 
 
 @pytest.mark.parametrize(
+    ("path", "wrapped", "sends"),
+    [
+        ('"optim.pt"', "model = FSDP(model)", ", broadcast_from_rank0=True"),
+        ('f"optim_{torch.distributed.get_rank()}.pt"', "model = FSDP(model)", ""),
+        ('"optim.pt"', "model = FSDP(model, ignored_modules=[model.head])", ""),
+    ],
+)
+def test_what_every_rank_reads_from_one_file_is_sent_by_rank_zero(path: str, wrapped: str, sends: str) -> None:
+    """Of the forms with the same numbers it takes the least memory; a rank's own values are never sent over."""
+    body = f"""
+import torch
+from torch.distributed.fsdp import StateDictType
+
+def load(model, optim):
+    {wrapped}
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)
+    osd = torch.load({path})
+    optim.load_state_dict(FSDP.optim_state_dict_to_load(model, optim, osd))
+"""
+    text = "".join(output(body).split())
+    assert "".join(f"options=StateDictOptions(full_state_dict=True{sends})".split()) in text.replace(",)", ")"), text
+    told = [one.message for one in findings(FSDP1 + body) if one.rule == "FSDP305"]
+    assert ["peak memory lowest" in message for message in told] == [bool(sends)]
+
+
+def test_what_may_not_be_sharded_is_only_sent_in_a_process_group() -> None:
+    text = output(
+        "import torch\n\ndef load(model, optim):\n"
+        "    optim.load_state_dict(FSDP.shard_full_optim_state_dict(torch.load('optim.pt'), model))\n"
+    )
+    assert "broadcast_from_rank0=torch.distributed.is_initialized()" in text
+
+
+@pytest.mark.parametrize(
     "load", ["{optim}.load_state_dict({flat})", "flat = {flat}\n    {optim}.load_state_dict(flat)"]
 )
 def test_an_optimizer_that_a_call_gives_is_asked_for_once(load: str) -> None:

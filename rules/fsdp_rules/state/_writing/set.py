@@ -36,6 +36,8 @@ from fsdp_rules.verdict.finding import Level
 
 #: Why a load is not sent from rank 0, whose file is another one.
 OF_A_RANK = "assumes the files of all ranks have the same values of what is sharded, since each rank cuts its own"
+#: Of the forms with the same numbers it takes the least memory (docs/costs.md).
+SENT = "broadcast_from_rank0 keeps peak memory lowest"
 #: As it visits a module once, the values under its other names stay whole tensors, which no shard takes.
 DOUBLED = "set_model_state_dict fails on a full state of a model that has one module under several names"
 
@@ -57,12 +59,12 @@ class Putting(Writer):
             full = self._full_load()
             settings = {"full_state_dict": full}
             is_ranked = known_as("ranked", state, self.file)
-            own = "ignored" in self.file.project.flags or is_ranked
             if is_ranked:
                 self.notes.append(OF_A_RANK)
             if self.block is None and self.site.is_under_rank_zero:
                 return refuse(self.state, "only rank 0 reaches it, and a sharded model is loaded on every rank")
-            grouped = not own and "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
+            own = is_ranked or "ignored" in self.file.project.flags
+            grouped = not own and self._may_be_grouped()
             if grouped and self.file.project.values.has_subgroup:
                 # Rank 0 has no part in another group: each rank cuts its own state, as under FSDP1.
                 self.notes.append(
@@ -70,6 +72,7 @@ class Putting(Writer):
                 )
             elif not own:
                 settings["broadcast_from_rank0"] = full
+                self.remarks.append(SENT)
                 # What is read from one path is the same on all ranks.
                 if value_of(state, self.file).loaded is not Certainty.YES:
                     self.notes.append("assumes every rank passes the same state (rank 0 sends its own to all)")
@@ -110,6 +113,15 @@ class Putting(Writer):
         # torch cuts a full state to the parameters that it finds, and loads them into the sharded ones.
         before = reshard_before(self.file.statement(self.state.call), self.site.model, self.file)
         return replace(found, edits=(before, *found.edits))
+
+    def _is_own(self, state: cst.BaseExpression) -> bool:
+        """Whether rank 0 may have other values of a full state than this rank, or cannot send them."""
+        if "ignored" in self.file.project.flags or known_as("ranked", state, self.file):
+            return True
+        return self._may_be_grouped()
+
+    def _may_be_grouped(self) -> bool:
+        return "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
 
     def _may_be_gathered(self) -> bool:
         """Whether a forward may be the last pass of the model, after which its root is whole."""
@@ -217,6 +229,9 @@ class Putting(Writer):
                 settings["broadcast_from_rank0"] = settings["full_state_dict"]
             elif rank0 is not False:
                 settings["broadcast_from_rank0"] = rank0.text
+            elif value_of(state, self.file).loaded is Certainty.YES and not self._is_own(state):
+                settings["broadcast_from_rank0"] = self._full_load()
+                self.remarks.append(SENT)
         arguments: list[Build] = [
             self.model,
             optim,
