@@ -33,9 +33,10 @@ FSDP1_DID = (
     "compare with a run on one process: if no other forward ran in between, FSDP1 raised, and under NO_SHARD did "
     "not reduce these gradients"
 )
-UNREDUCED = "FSDP1 did not reduce these gradients under NO_SHARD, and FSDP2 averages them"
-INSIDE = "this forward differentiates inside: FSDP1's gradients are wrong where it shards, and FSDP2's are right"
 EXPECT = "expect losses that differ from FSDP1's, and compare with a run on one process"
+UNREDUCED = "FSDP1 did not reduce these gradients under NO_SHARD, and FSDP2 averages them"
+WHOLE = f"If the strategy is NO_SHARD, {EXPECT}: it did not reduce these gradients"
+INSIDE = "this forward differentiates inside: FSDP1's gradients are wrong where it shards, and FSDP2's are right"
 
 
 class Twice(NamedTuple):
@@ -179,7 +180,8 @@ def _of_grads(call: cst.Call, file: File) -> Iterator[Diagnosis]:
 def _left(call: cst.Call, models: list[cst.BaseExpression], file: File) -> Iterator[Diagnosis]:
     for model in models:
         message = f"this gradient is differentiated again, and needs {file.code(model)} gathered until then"
-        yield Diagnosis(call, Level.MANUAL, message, BY_HAND)
+        may_be_whole = wrap_given(model, file).is_whole() is not Certainty.NO
+        yield Diagnosis(call, Level.MANUAL, message, f"{BY_HAND}. {WHOLE}" if may_be_whole else BY_HAND)
 
 
 def _is_in_forward(call: cst.Call, file: File) -> bool:
