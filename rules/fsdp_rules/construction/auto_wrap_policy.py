@@ -209,7 +209,8 @@ def build(model):
         if test.by_size:
             plan.units = test
             plan.edits += by_size(file)
-        plan.select(f"({test.template})", test.nodes, computed(() if test.by_size else test.nodes), file)
+        text = f"({test.template})" if " or " in test.template else test.template
+        plan.select(text, test.nodes, computed(() if test.by_size else test.nodes), file)
         return True
 
     def _classes(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> bool:

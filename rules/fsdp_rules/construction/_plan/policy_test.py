@@ -26,6 +26,9 @@ BY_CLASS = {
 #: Policies that are objects, with the arguments that they are made of.
 OWN = {"ModuleWrapPolicy": ("module_classes",), "CustomPolicy": ("lambda_fn",)}
 
+#: Functions that are policies as they are. The second selects all that is called, which a list of modules never is.
+BARE = ("size_based_auto_wrap_policy", "always_wrap_policy")
+
 #: The tests that a function of the program makes: one that has a name, and one that is written where it is used.
 CALLS = ("{n0}({module})", "({n0})({module})")
 #: A test that runs no function of the program.
@@ -84,8 +87,8 @@ def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
     """The test that ``policy`` makes, None where it is not a plain test of a module."""
     policy = file.value(policy)
     called = policy_call(policy, file)
-    if called is None and file.fsdp1(policy) == "size_based_auto_wrap_policy":
-        called = ("size_based_auto_wrap_policy", {})
+    if called is None and file.fsdp1(policy) in BARE:
+        called = (file.fsdp1(policy) or "", {})
     if called is None:
         return None
     name, arguments = called
@@ -104,6 +107,9 @@ def policy_test(policy: cst.BaseExpression, file: File) -> PolicyTest | None:
         least = arguments.get("min_num_params")
         text = f"{own_name(BY_SIZE, file)}({{module}}, {'{n0}' if least is not None else DEFAULT})[0]"
         return PolicyTest(text, (least,) if least is not None else (), by_size=True)
+    if name == "always_wrap_policy":
+        lists, dicts = (file.ref(f"torch.nn.{one}", everywhere=True) for one in ("ModuleList", "ModuleDict"))
+        return PolicyTest(f"not isinstance({{module}}, ({lists}, {dicts}))", ())
     if name == "_or_policy" and set(arguments) == {"policies"}:
         return _either(elements(file.value(arguments["policies"])) or [], file)
     return None
