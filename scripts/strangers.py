@@ -54,6 +54,7 @@ HALVES = (
     "frost",
     "rime",
     "sleet",
+    "hoar",
 )
 
 
