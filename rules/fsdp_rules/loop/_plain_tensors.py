@@ -6,7 +6,8 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.parameters import owner_of_named, sharded_parameter
+from fsdp_rules.model.flowing import known_as, value_of
+from fsdp_rules.model.parameters import owner_of_named, sharded_parameter, sharded_parameters
 from fsdp_rules.model.sharded import sharded_source
 from fsdp_rules.model.wrapping import model_of_parameter, model_of_parameters
 from fsdp_rules.project.project import Certainty
@@ -43,6 +44,10 @@ def plain_tensor(call: cst.Call, file: File) -> Certainty:
         return Certainty.NO if _may_be_sharded(given[0], file) else target
     if isinstance(func, cst.Attribute) and func.attr.value in CHANGES and any(is_made(one, file) for one in given):
         return sharded_parameter(func.value, file)
+    if isinstance(func, cst.Attribute) and func.attr.value == "load_state_dict" and call.args:
+        taken = max(sharded_source(func.value, file), value_of(func.value, file).optimizer)
+        takes_it_itself = taken is not Certainty.NO or known_as("own", func, file)
+        return Certainty.NO if takes_it_itself else sharded_parameters(call.args[0].value, file)
     if file.resolved(func) == FILLS and given:
         model = model_of_parameters(given[0], file)
         return Certainty.NO if model is None else sharded_source(model, file)

@@ -106,6 +106,37 @@ def test_a_plain_tensor_that_meets_a_parameter(line: str, raises: bool) -> None:
     assert found(f"import torch\n\n\ndef jitter(model, rate):\n{body}") == []
 
 
+STATES = {
+    "other.load_state_dict(dict(model.named_parameters()))": True,
+    "other.load_state_dict({n: p.detach().cpu().clone() for n, p in model.named_parameters()}, strict=False)": True,
+    "d = {}\n    for n, p in model.named_parameters():\n        d[n] = p.data\n    other.load_state_dict(d)": True,
+    "other.load_state_dict({n: p.full_tensor() for n, p in model.named_parameters()})": False,
+    "other.load_state_dict({n: p.requires_grad for n, p in model.named_parameters()})": False,
+    "other.load_state_dict(dict(third.named_parameters()))": False,
+    "model.load_state_dict(dict(model.named_parameters()))": False,
+    "with FSDP.summon_full_params(model):\n        other.load_state_dict(dict(model.named_parameters()))": False,
+}
+
+
+@pytest.mark.parametrize(("line", "raises"), STATES.items())
+def test_sharded_parameters_that_a_plain_model_loads(line: str, raises: bool) -> None:
+    source = f"{HEAD}def sync(model, other, third):\n    model = FSDP(model)\n    {line}\n"
+    assert [sure for _, level, sure in found(source) if level == "manual"] == (["sure"] if raises else [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["average = Average(model.parameters())", "average = torch.optim.SGD(model.parameters(), lr=0.1)"],
+)
+def test_an_object_that_loads_parameters_into_no_model(line: str) -> None:
+    own = (
+        "class Average:\n    def __init__(self, held):\n        self.held = [p.clone() for p in held]\n\n"
+        "    def load_state_dict(self, state):\n        self.held = state['held']\n\n\n"
+    )
+    use = "average.load_state_dict({'held': list(model.parameters())})"
+    assert found(f"import torch\n{HEAD}{own}def main(model):\n    model = FSDP(model)\n    {line}\n    {use}\n") == []
+
+
 @pytest.mark.parametrize(
     ("line", "is_reported"),
     [
