@@ -507,3 +507,16 @@ def main(depths):
     assert not found(source.replace("depths", "cfg.model").replace("main(cfg.model)", "main(cfg)"))
     early = source.replace("depth_of(name, depths) > 1", "True; depths.append(p)").replace("split(model)", "depths")
     assert found(early)
+
+
+def test_a_table_that_is_only_compared_with_keeps_its_place() -> None:
+    source = """
+def main(net):
+    kinds = {id(p): "head" for p in net.parameters()}
+    names = {n: kinds[id(p)] for n, p in net.named_parameters()}
+    model = FSDP(net, use_orig_params=True)
+    trained = [p for n, p in model.named_parameters() if names[n] == "head"]
+    optimizer = torch.optim.AdamW(trained)
+"""
+    assert not found(source)
+    assert found(source.replace(' if names[n] == "head"]', "] + list(names.values())"))

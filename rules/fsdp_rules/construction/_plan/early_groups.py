@@ -119,13 +119,13 @@ def _collected(node: cst.CSTNode, call: cst.Call, file: File, depth: int) -> Ite
 
 
 def _read(node: cst.CSTNode, file: File) -> Iterator[cst.Name | cst.Attribute]:
-    """The names and attributes of ``node`` that stand for what they hold: no receiver, and nothing compared with."""
+    """The names and attributes of ``node`` that stand for what they hold: no receiver, and nothing in a comparison."""
+    compared = {one for comparison in file.inside(node, cst.Comparison) for one in _uses(comparison, file)}
     for one in _uses(node, file):
         parent = file.parent(one)
         is_receiver = isinstance(parent, cst.Attribute) and parent.attr.value not in VIEWS
-        is_compared = isinstance(parent, cst.ComparisonTarget | cst.Comparison)
         text = dotted(one)
-        if text is None or is_receiver or is_compared or is_comprehended(one, text.partition(".")[0], file):
+        if text is None or is_receiver or one in compared or is_comprehended(one, text.partition(".")[0], file):
             continue
         yield one
 
