@@ -47,6 +47,7 @@ TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
 KEPT = "{name} reports values of whole parameters (FSDP1: flat shards), which its steps do not use"
 COMPARED = "do not compare these values with FSDP1's runs. p.to_local() returns this rank's part"
+UNEVEN = f"{ON_SHARDS}. As it is, LBFGS raises where the rows of a parameter do not divide evenly"
 ADVICE = (
     "the new steps equal training without sharding. For FSDP1's steps, compute with to_local() everywhere in the "
     "optimizer's step. Compare the losses, and expect to tune the learning rate again"
@@ -101,11 +102,10 @@ def build(model):
         elif isinstance(node, cst.Call) and (switch := _steps_at_once(node, file)):
             yield from _of_both(node, name, switch, file)
         elif isinstance(node, cst.Call) and name in WHOLE and node.args:
-            value = node.args[0].value
-            model = model_of_parameters(value, file)
-            held = sharded_source(model, file) if model is not None else _may_hold_groups(value)
+            held = _holds(node.args[0].value, file)
             if held is not Certainty.NO and name not in file.project.owners.classes:
-                yield _diagnosis(node, name, held, Level.REVIEW if model is None else Level.MANUAL)
+                is_unknown = held is Certainty.MAYBE and model_of_parameters(node.args[0].value, file) is None
+                yield _diagnosis(node, name, held, Level.REVIEW if is_unknown else Level.MANUAL)
         elif isinstance(node, cst.ClassDef) and any(last_name(base.value).endswith("Optimizer") for base in node.bases):
             taken = _numbers(node, file)
             held = max([file.project.entered.is_given_model(node.name.value), *(_of_model(one, file) for one in taken)])
@@ -183,7 +183,7 @@ def _of_blocks(call: cst.Call, file: File) -> Iterable[Diagnosis]:
 def _diagnosis(node: cst.CSTNode, name: str, held: Certainty, level: Level) -> Diagnosis:
     text = SEEN.format(name=name)
     message = text if held is Certainty.YES else f"if its model is sharded: {text}"
-    return Diagnosis(node, level, message, ADVICE)
+    return Diagnosis(node, level, message, UNEVEN if name == "LBFGS" else ADVICE)
 
 
 def _class_of(call: cst.Call, file: File) -> str:
@@ -191,8 +191,13 @@ def _class_of(call: cst.Call, file: File) -> str:
     return (file.resolved(call.func) or "").rpartition(".")[2] or last_name(call.func)
 
 
-def _may_hold_groups(value: cst.BaseExpression) -> Certainty:
-    return Certainty.MAYBE if isinstance(value, cst.Name | cst.Attribute) else Certainty.NO
+def _holds(value: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``value`` has parameters of a sharded model; a name that nothing is known of may."""
+    model = model_of_parameters(value, file)
+    if model is not None:
+        return sharded_source(model, file)
+    unknown = Certainty.MAYBE if isinstance(value, cst.Name | cst.Attribute) else Certainty.NO
+    return max(unknown, sharded_parameters(value, file))
 
 
 def _of_model(number: cst.Call, file: File) -> Certainty:

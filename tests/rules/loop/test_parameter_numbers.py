@@ -32,7 +32,9 @@ USES = {
     "return [p.full_tensor().norm() for p in net.parameters()]": None,
     "return sum(p.numel() for p in net.parameters() if p.requires_grad)": None,
     "with FSDP.summon_full_params(net):\n        return sum(p.norm() for p in net.parameters())": None,
-    "return x.norm() + torch.cat([x, x]).sum()": None,
+    "held = [torch.zeros_like(p) for p in net.parameters()]\n    return x + sum(one.sum() for one in held)": "manual",
+    "return torch.cat([torch.ones_like(p).flatten() for p in net.parameters()])": "manual",
+    "return torch.ones_like(x).norm() + torch.cat([x, x]).sum()": None,
     "return any(p.isnan().any() for p in net.parameters())": None,
 }
 
@@ -218,6 +220,7 @@ def test_numbers_that_an_optimizer_only_keeps(line: str, after: str, level: str)
     [
         ("torch.optim.Adafactor(model.parameters())", "manual"),
         ("torch.optim.LBFGS(model.parameters())", "manual"),
+        ("(lambda held: torch.optim.LBFGS(held))(list(model.parameters()))", "manual"),
         ("transformers.Adafactor([p for p in model.parameters() if p.requires_grad], lr=1)", "manual"),
         ("FusedLAMB(groups)", "review"),
         ("torch.optim.LBFGS(other.parameters())", None),
