@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,15 @@ from fsdp_migrate.checkpoints.entries import Bytes, Item, Key, Run, Runs, Tensor
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
 from fsdp_migrate.checkpoints.read.find import Found, Kind, find
 from fsdp_migrate.checkpoints.read.unpickle import described
+from fsdp_migrate.checkpoints.threads import mapped
 
 _Held = TypeVar("_Held", Leaf, "TensorEntry | ValueEntry")
+#: By the key of a tensor, or by what it looks like.
+Digests: TypeAlias = dict[Name, str]
+_Spans: TypeAlias = "tuple[int, Callable[[int, int], bytes]]"
+
+#: What is compared at a time, and fits a processor's cache.
+_SPAN = 2**18
 
 
 def inventory(found: Found) -> Inventory:
@@ -65,11 +72,11 @@ class Audit:
             if not {_place(where) for where in _wheres(entry)} <= places:
                 raise Disagrees(f"{spelled(key)} is neither written nor left out")
 
-    def compare(self, state: State, target: Path, advance: Callable[[int], object]) -> None:
-        """Compare what lies at ``target`` with the source, key by key and element by element, one tensor at a time.
+    def compare(self, state: State, target: Path, advance: Callable[[int], object]) -> Digests:
+        """Compare what lies at ``target`` with the source, key by key and element by element, two tensors at a time.
 
-        Where a format does not keep numbers apart from text, keys are compared by what they look like. Raises
-        :class:`Disagrees` with the first difference.
+        Where a format does not keep numbers apart from text, keys are compared by what they look like. Returns the
+        SHA-256 of what was read at ``target``. Raises :class:`Disagrees` with the first difference.
         """
         found = find(target)
         if len(found) != 1:
@@ -81,17 +88,30 @@ class Audit:
             raise Disagrees(f"{different[0]} is only in one of source and target")
         sources = {id(entry): self._named(key) for key, entry in self._checkpoint.entries.items()}
         for name, (key, entry) in wanted.items():
-            _, leaf = held[name]
-            if not _alike(entry, leaf):
-                raise Disagrees(f"{_shown(key)} is {_what(leaf)} in the target, not {_what(entry)}")
+            if not _alike(entry, held[name][1]):
+                raise Disagrees(f"{_shown(key)} is {_what(held[name][1])} in the target, not {_what(entry)}")
+
+        def compared(name: Name) -> tuple[Name, str, int] | None:
+            key, entry = wanted[name]
+            leaf = held[name][1]
+            if not isinstance(entry, TensorEntry) or not isinstance(leaf, Tensor):
+                return None
             before = self._second.leaves.get(sources[id(entry)]) if id(entry) in sources else None
-            if isinstance(entry, TensorEntry) and isinstance(leaf, Tensor):
-                source = reading.elements(before) if isinstance(before, Tensor) else _derived(entry, self._second)
-                expected, number = _digest(source), source.size
-                del source
-                if _digest(reading.elements(leaf)) != expected:
-                    raise Disagrees(f"the elements of {_shown(key)} are not those of the source")
-                advance(number)
+            if isinstance(before, Tensor):
+                source = reading.spans(before)
+            else:
+                source = reading.held_spans(_derived(entry, self._second))
+            digest = _digest_if_equal(source, reading.spans(leaf))
+            if digest is None:
+                raise Disagrees(f"the elements of {_shown(key)} are not those of the source")
+            return name, digest, source[0]
+
+        digests: Digests = {}
+        for done in mapped(compared, wanted):
+            if done is not None:
+                digests[done[0]] = done[1]
+                advance(done[2])
+        return digests
 
     def _named(self, key: Key) -> Name:
         lost = self._checkpoint.lost
@@ -181,5 +201,16 @@ def _times(number: int) -> str:
     return f"{number} time{'s' * (number != 1)}"
 
 
-def _digest(held: npt.NDArray[np.uint8]) -> bytes:
-    return hashlib.blake2b(held.data, digest_size=16).digest()
+def _digest_if_equal(source: _Spans, target: _Spans) -> str | None:
+    """The SHA-256 of ``target``; None where the two differ."""
+    (number, expected), (length, found) = source, target
+    if number != length:
+        return None
+    digest = hashlib.sha256()
+    for first in range(0, number, _SPAN):
+        end = min(first + _SPAN, number)
+        held = found(first, end)
+        if held != expected(first, end):
+            return None
+        digest.update(held)
+    return digest.hexdigest()

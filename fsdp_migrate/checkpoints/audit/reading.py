@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,6 +119,25 @@ def elements(tensor: Tensor) -> npt.NDArray[np.uint8]:
     if not covered.all():
         raise Disagrees("elements that are in no part")
     return held.reshape(-1)
+
+
+def spans(tensor: Tensor) -> tuple[int, Callable[[int, int], bytes]]:
+    """How many bytes :func:`elements` are, and what gives those from one on to another.
+
+    They are read when they are asked for where a file has them as they are, and all at once anywhere else.
+    """
+    part = tensor.parts[0] if len(tensor.parts) == 1 else None
+    if part is None or tensor.nbytes is not None or part.sizes != tensor.shape or part.place.swapped:
+        return held_spans(elements(tensor))
+    if not _is_contiguous(part):
+        return held_spans(elements(tensor))
+    place = part.place
+    return count(part.sizes) * place.size, lambda first, end: _bytes(place, end - first, first).tobytes()
+
+
+def held_spans(held: npt.NDArray[np.uint8]) -> tuple[int, Callable[[int, int], bytes]]:
+    """As :func:`spans`, of bytes in memory."""
+    return held.size, lambda first, end: held[first:end].tobytes()
 
 
 def read(part: Part, first: int = 0, number: int | None = None) -> npt.NDArray[np.uint8]:

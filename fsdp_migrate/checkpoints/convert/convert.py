@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -73,31 +76,53 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     place.refuse_small_disk(state, target)
     _refuse_names_of_other_encodings(state, target)
     size = sum(file.stat().st_size for file in checkpoint.found.files)
-    _refuse_damaged(digests.with_damage(checkpoint, progress("checking", size)), wanted)
     if checkpoint.found.kind is not Kind.SAFETENSORS and digests.lacks_digests(checkpoint):
         state = state.noting("tensors of the source have no CRC-32, so damage to them could not be noticed")
     nbytes = place.nbytes_of(state)
-    with place.beside(target) as path:
-        stream = TensorStream(state.entries, progress("writing", nbytes))
+    kept: list[int] = []
+    checking, ended = progress("checking", size), threading.Event()
+
+    def check(count: int) -> None:
+        if ended.is_set():
+            raise CannotConvert("it was ended")
+        checking(count)
+
+    with place.beside(target, _mark(state, wanted.to, shard_size)) as path, ThreadPoolExecutor(1) as pool:
+        # Beside the writing, which reads the same pages: nothing is put in place before it has ended.
+        checked = pool.submit(digests.with_damage, checkpoint, check)
+        stream = TensorStream(state.entries, progress("writing", nbytes), kept.append)
         try:
             _write(state, path, stream, wanted.to, shard_size)
+            _refuse_damaged(checked.result(), wanted)
         except MemoryError as error:
             largest = max(entry.nbytes for _, entry in tensors(state.entries))
             raise CannotConvert(f"{source}: its largest tensor has {largest:,} bytes, too many for memory") from error
+        finally:
+            ended.set()
+        on_disk = pool.submit(place.sync, path)
         try:
-            audit.compare(state, path, progress("comparing", nbytes))
+            compared = audit.compare(state, path, progress("comparing", nbytes))
         except (Disagrees, BadCheckpoint) as error:
             raise CannotConvert(f"what was written differs from what was read, and was removed: {error}") from error
+        on_disk.result()
         (made,) = open_all(path)
-        manifest.write(made, path, progress("digests", nbytes))
-    left = (
+        manifest.write(made, path, compared)
+    left = [
         f"{path}: left by a killed or running conversion; delete it if none is running"
         for path in place.left_behind(target)
-    )
+    ]
+    if kept:
+        left.append(f"kept {sum(kept):,} bytes that a killed conversion had already written")
     notes = (*state.notes, *left)
     (written,) = open_all(target)
     count = len(list(tensors(state.entries)))
     return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
+
+
+def _mark(state: State, to: Target, shard_size: int) -> str:
+    """The same for conversions that write files of the same names and sizes, whose bytes are then compared."""
+    told = [(key, entry.dtype, entry.shape) for key, entry in tensors(state.entries)]
+    return hashlib.sha256(repr((to.value, shard_size, told)).encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
 def _refuse_damaged(checkpoint: Checkpoint, wanted: Wanted) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from fsdp_migrate.checkpoints.read import elements
 from fsdp_migrate.checkpoints.read.archive import first_bytes, whole
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
 from fsdp_migrate.checkpoints.read.find import Kind, leads_out
+from fsdp_migrate.checkpoints.threads import mapped
 
 #: What it says of each tensor, by its key.
 Manifest: TypeAlias = dict[Key, dict[str, Any]]
@@ -43,12 +44,15 @@ def read(checkpoint: Checkpoint) -> Manifest | None:
     return told
 
 
-def write(checkpoint: Checkpoint, target: Path, advance: Callable[[int], object]) -> None:
-    """Write the manifest of ``checkpoint``, which is at ``target``, into it. Reads each tensor, one at a time."""
-    told = [
-        {"key": list(key), "dtype": entry.dtype, "shape": list(entry.shape), "sha256": _digest(entry, advance)}
-        for key, entry in tensors(checkpoint.entries)
-    ]
+def write(checkpoint: Checkpoint, target: Path, digests: Mapping[Any, str]) -> None:
+    """Write the manifest of ``checkpoint``, which is at ``target`` and has these ``digests``, into it.
+
+    They are by key, or by the texts that a key looks like. Reads the tensors that have none there.
+    """
+    told = []
+    for key, entry in tensors(checkpoint.entries):
+        digest = digests.get(key) or digests.get(tuple(map(str, key))) or _digest(entry)
+        told.append({"key": list(key), "dtype": entry.dtype, "shape": list(entry.shape), "sha256": digest})
     text = json.dumps({"version": VERSION, "tensors": told}, indent=1) + "\n"
     path = target if target.is_file() else target / NAME
     if path is target:
@@ -65,6 +69,10 @@ def write(checkpoint: Checkpoint, target: Path, advance: Callable[[int], object]
 def differences(checkpoint: Checkpoint, wanted: Manifest, advance: Callable[[int], object]) -> Iterator[str]:
     """What ``checkpoint`` holds unlike the manifest ``wanted``."""
     held = dict(tensors(checkpoint.entries))
+    digests = {}
+    for (key, entry), digest in zip(held.items(), mapped(_digest, held.values()), strict=True):
+        digests[key] = digest
+        advance(entry.nbytes)
     for key in wanted.keys() - held.keys():
         yield f"{spelled(key)} is missing"
     for key, entry in held.items():
@@ -73,14 +81,15 @@ def differences(checkpoint: Checkpoint, wanted: Manifest, advance: Callable[[int
             yield f"{spelled(key)} is not in the manifest"
         elif (entry.dtype, list(entry.shape)) != (told["dtype"], told["shape"]):
             yield f"{spelled(key)} is {entry.dtype} of shape {entry.shape}, and was {told['dtype']} of {told['shape']}"
-        elif _digest(entry, advance) != told["sha256"]:
+        elif digests[key] != told["sha256"]:
             yield f"the elements of {spelled(key)} differ from the ones that were written (SHA-256)"
 
 
-def _digest(entry: TensorEntry, advance: Callable[[int], object]) -> str:
-    held = elements.whole(entry)
-    advance(len(held))
-    return hashlib.sha256(held.data).hexdigest()
+def _digest(entry: TensorEntry) -> str:
+    digest = hashlib.sha256()
+    for stretch in elements.stretches(entry):
+        digest.update(stretch.data)
+    return digest.hexdigest()
 
 
 def _content(checkpoint: Checkpoint) -> bytes | None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.entries import tensors
+
+try:
+    import fcntl
+except ImportError:
+    # Without locks nothing says whether another conversion still writes there, so none goes on with another's files.
+    fcntl = None  # type: ignore[assignment]
 
 _NO_FILES_OF_TORCH = (".safetensors", ".safetensors.index.json", ".metadata", ".distcp")
 #: Headers, pickles and padding, for each tensor and for all.
@@ -32,7 +39,10 @@ def refuse(source: Path, target: Path) -> None:
     if os.path.lexists(target):
         raise CannotConvert(f"{target}: it already exists, and nothing is overwritten: choose another name")
     if not target.parent.is_dir():
-        raise CannotConvert(f"{target.parent}: no such folder")
+        create = (
+            "" if os.path.lexists(target.parent) else f": create it with mkdir -p {shlex.quote(str(target.parent))}"
+        )
+        raise CannotConvert(f"{target.parent}: no such folder{create}")
     if source.is_dir() and source.resolve() in Path(os.path.realpath(target)).parents:
         raise CannotConvert(f"{target}: it is inside the checkpoint that is read: choose a place outside {source}")
 
@@ -57,7 +67,8 @@ def refuse_small_disk(state: State, target: Path) -> None:
     """Raise :class:`CannotConvert` where the disk has less free than what is to be written."""
     needed = nbytes_of(state) + _OVERHEAD_EACH * len(state.entries) + _OVERHEAD
     free = shutil.disk_usage(target.parent).free
-    if free < needed:
+    held = sum(file.stat().st_blocks * 512 for folder in left_behind(target) for file in folder.rglob("*"))
+    if free + held < needed:
         raise CannotConvert(f"{target}: it needs {needed:,} bytes, and the disk has {free:,} left; nothing was written")
 
 
@@ -67,16 +78,20 @@ def left_behind(target: Path) -> list[Path]:
 
 
 @contextmanager
-def beside(target: Path) -> Iterator[Path]:
+def beside(target: Path, mark: str) -> Iterator[Path]:
     """A path beside ``target`` to write to. It becomes ``target`` when the block ends, and goes when it fails.
 
-    Raises :class:`CannotConvert` for a disk that fills up meanwhile, and for a name that was taken meanwhile.
+    What a killed conversion with the same ``mark`` has left is there already. Raises :class:`CannotConvert` for a disk
+    that fills up meanwhile, and for a name that was taken meanwhile.
     """
     # Named before it is there: a signal may come at any time, and what is to be cleared up has to be known by then.
-    folder = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
-    path = folder / target.name
+    folder = target.parent / f".{target.name}.partial-{mark}"
+    lock = _Lock()
     try:
-        folder.mkdir(mode=0o700)
+        if not lock.take(folder):
+            folder = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
+            folder.mkdir(mode=0o700)
+        path = folder / target.name
         yield path
         _move(path, target)
         _sync(target.parent)
@@ -88,7 +103,45 @@ def beside(target: Path) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if lock.is_held or folder.name.rpartition("-")[2] != mark:
+            shutil.rmtree(folder, ignore_errors=True)
+        lock.drop()
+
+
+class _Lock:
+    """A folder that one conversion at a time writes in. The system drops the lock of one that was killed."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._descriptor = -1
+
+    def take(self, folder: Path) -> bool:
+        """Make the folder if it is not there, and lock it; false where another process has it, or others may write."""
+        if fcntl is None:
+            return False
+        try:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.fstat(self._descriptor)
+            # Who had the lock may have removed the folder that was opened, and others must not have put links in it.
+            is_private = held.st_uid == os.getuid() and not held.st_mode & 0o77
+            self.is_held = is_private and os.path.samestat(held, folder.stat())
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+        except BaseException:
+            # A signal: only an empty folder is removed, which no other conversion has begun to write in.
+            with suppress(OSError):
+                folder.rmdir()
+            raise
+        return self.is_held
+
+    def drop(self) -> None:
+        """Leave the folder to others."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
 
 def _move(path: Path, target: Path) -> None:
@@ -110,6 +163,13 @@ def _move(path: Path, target: Path) -> None:
     except OSError:
         # Some file systems have no links.
         path.rename(target)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has all bytes of the file, or of all files of the folder."""
+    for file in path.rglob("*") if path.is_dir() else (path,):
+        with file.open("rb+") as stream:
+            os.fsync(stream.fileno())
 
 
 def _sync(folder: Path) -> None:

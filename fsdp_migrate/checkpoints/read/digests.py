@@ -11,9 +11,10 @@ from fsdp_migrate.checkpoints.entries import Bytes, Chunk, Damage, Entries, Item
 from fsdp_migrate.checkpoints.read.archive import open_archive, whole
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
 from fsdp_migrate.checkpoints.read.find import LIGHTNING_FILE, Kind
+from fsdp_migrate.checkpoints.threads import mapped
 
 #: As much as is in memory at once.
-_BLOCK = 2**20
+_BLOCK = 2**17
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class _Storage:
 
 
 def with_damage(checkpoint: Checkpoint, advance: Callable[[int], object] = lambda count: None) -> Checkpoint:
-    """``checkpoint`` with the ``damage`` that its storages have; ``advance`` is called with each number of bytes read.
+    """``checkpoint`` with the ``damage`` that its storages have; ``advance`` is called with the bytes of each.
 
     Reads all tensors, a block at a time. Safetensors have no digests.
     """
@@ -35,10 +36,11 @@ def with_damage(checkpoint: Checkpoint, advance: Callable[[int], object] = lambd
     if checkpoint.found.kind in (Kind.SAFETENSORS, Kind.PICKLE):
         return replace(checkpoint, undigested=True)
     found = []
-    for storage in _storages(checkpoint):
-        problem = _problem(storage, advance)
+    storages = list(_storages(checkpoint))
+    for storage, problem in zip(storages, mapped(_problem, storages), strict=True):
         if problem:
             found.append(Damage(_keys(checkpoint, storage), problem))
+        advance(storage.length)
     return replace(checkpoint, damage=tuple(found), undigested=lacks_digests(checkpoint))
 
 
@@ -49,7 +51,7 @@ def lacks_digests(checkpoint: Checkpoint) -> bool:
     return any(storage.crc is None for storage in _storages(checkpoint) if storage.length)
 
 
-def _problem(storage: _Storage, advance: Callable[[int], object]) -> str:
+def _problem(storage: _Storage) -> str:
     if storage.crc is None:
         return ""
     crc, left = 0, storage.length
@@ -59,7 +61,6 @@ def _problem(storage: _Storage, advance: Callable[[int], object]) -> str:
             while left and (block := stream.read(min(left, _BLOCK))):
                 crc = zlib.crc32(block, crc)
                 left -= len(block)
-                advance(len(block))
     except OSError as error:
         return f"{storage.file}: could not read: {error.strerror or error}"
     if not left and crc == storage.crc:

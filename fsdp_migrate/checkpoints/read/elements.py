@@ -7,7 +7,7 @@ and dtypes that numpy lacks are no different from others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -31,6 +31,8 @@ from fsdp_migrate.checkpoints.traits import overlaps
 
 Elements: TypeAlias = npt.NDArray[np.uint8]
 
+#: What is in memory at once of elements that are read as they lie.
+_STRETCH = 2**20
 _COMPLEX = ("complex32", "complex64", "complex128")
 
 
@@ -83,6 +85,29 @@ def whole(entry: TensorEntry) -> Elements:
         if chunk.numel:
             _refuse_other(boxed, of_chunk(chunk, entry.dtype).reshape(*chunk.sizes, size), chunk, chunk)
     return held
+
+
+def stretches(entry: TensorEntry, first: int = 0) -> Iterator[Elements]:
+    """The bytes of :func:`whole` from ``first`` on, a stretch at a time where a file has them as they are."""
+    where = as_it_lies(entry)
+    if where is None:
+        yield whole(entry)[first:]
+        return
+    for start in range(first, entry.nbytes, _STRETCH):
+        held = np.empty(min(_STRETCH, entry.nbytes - start), np.uint8)
+        _read(where.file, where.offset + start, held)
+        yield held
+
+
+def as_it_lies(entry: TensorEntry) -> Bytes | None:
+    """Where all bytes of the tensor lie in the order of its elements; None where they do not."""
+    if entry.stored is not None or entry.replicas or len(entry.chunks) != 1:
+        return None
+    (chunk,) = entry.chunks
+    if isinstance(chunk.where, Runs) or chunk.sizes != entry.shape or not entry.numel:
+        return None
+    where = _bytes(chunk.where, chunk.sizes, entry.dtype)
+    return where if where.little_endian and where.strides == strides_of(chunk.sizes) else None
 
 
 def refuse_other_replicas(entry: TensorEntry, chunk: Chunk, held: Elements) -> None:

@@ -1,7 +1,10 @@
-"""A conversion that is ended from outside leaves no target, or a whole one, and the source as it was."""
+"""A conversion ended from outside leaves no target, or a whole one; the next one goes on where it was killed."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +25,8 @@ from tests.forked import PYTHON
 #: A machine that is busy may let the command end first; then it is tried again.
 ATTEMPTS = 5
 POINTS = {"just started": 0.0, "a quarter": 0.25, "half": 0.5, "nearly all": 0.95, "comparing": 1.0}
+POINTS |= {f"drawn {number}": random.Random(number).random() for number in range(3)}
+GOES_ON = "bytes that a killed conversion had already written"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,15 +40,21 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sizes(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What a conversion that nothing interrupts writes, per format."""
+    found = {to.value: tmp_path_factory.mktemp("whole") / "new" for to in Target}
+    for to, target in found.items():
+        converted(source, target, Target(to))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sizes(whole: dict[str, Path]) -> dict[str, int]:
     """What a whole target takes before it is compared and gets its manifest, per format."""
-    folder = tmp_path_factory.mktemp("whole")
     found = {}
-    for to in Target:
-        target = folder / to.value
-        converted(source, target, to)
+    for to, target in whole.items():
         files = target.rglob("*") if target.is_dir() else [target]
-        found[to.value] = sum(file.stat().st_size for file in files if file.name != manifest.NAME)
+        found[to] = sum(file.stat().st_size for file in files if file.name != manifest.NAME)
     return found
 
 
@@ -56,9 +67,14 @@ def untouched(source: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("to", "point"),
-    [*(("safetensors", point) for point in POINTS), ("dcp", "half"), ("dcp", "comparing"), ("full", "half")],
+    [
+        *(("safetensors", point) for point in POINTS),
+        *((to, point) for to in ("dcp", "full") for point in ("half", "comparing", "drawn 0", "drawn 1")),
+    ],
 )
-def test_killed(to: str, point: str, source: Path, sizes: dict[str, int], tmp_path: Path) -> None:
+def test_killed(
+    to: str, point: str, source: Path, sizes: dict[str, int], whole: dict[str, Path], tmp_path: Path
+) -> None:
     at = int(POINTS[point] * sizes[to])
     for attempt in range(ATTEMPTS):
         # Killed after the rename, it leaves a whole target and what it had not yet removed beside it.
@@ -70,11 +86,46 @@ def test_killed(to: str, point: str, source: Path, sizes: dict[str, int], tmp_pa
         _assert_whole(source, target)
     assert process.returncode == -signal.SIGKILL
     assert not target.exists()
-    (left,) = command.partial(target)
+    assert len(command.partial(target)) == 1
     done = converted(source, target, Target(to))
-    assert [note for note in done.notes if str(left) in note] == [
-        f"{left}: left by a killed or running conversion; delete it if none is running"
-    ]
+    assert any(GOES_ON in note for note in done.notes) or not at
+    assert command.partial(target) == []
+    _assert_same(whole[to], target)
+
+
+@pytest.mark.parametrize("to", [to.value for to in Target])
+def test_what_a_killed_conversion_left_is_not_trusted(
+    to: str, source: Path, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    """Bytes that a failing machine wrote otherwise are written again, and a longer file is cut off."""
+    target = tmp_path / "new"
+    process = command.start(source, target, to, python=PYTHON)
+    command.signalled(process, signal.SIGKILL, target, command.NBYTES // 2)
+    (left,) = command.partial(target)
+    for file in (file for file in left.rglob("*") if file.is_file()):
+        held = bytearray(file.read_bytes())
+        held[len(held) // 2 : len(held) // 2 + 3] = b"\x11\x22\x33"
+        file.write_bytes(bytes(held) + bytes(2 * command.NBYTES))
+    assert any(GOES_ON in note for note in converted(source, target, Target(to)).notes)
+    _assert_same(whole[to], target)
+
+
+@pytest.mark.parametrize("taken", ["by a running one", "as others may write in it", "for another format"])
+def test_files_that_are_not_those_of_a_killed_conversion(taken: str, source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    process = command.start(source, target, "dcp", python=PYTHON)
+    command.signalled(process, signal.SIGKILL, target, command.NBYTES // 2)
+    (left,) = command.partial(target)
+    if taken == "as others may write in it":
+        left.chmod(0o777)
+    held = os.open(left, os.O_RDONLY)
+    if taken == "by a running one":
+        fcntl.flock(held, fcntl.LOCK_EX)
+    done = converted(source, target, Target.FULL if taken == "for another format" else Target.DCP)
+    os.close(held)
+    assert not any(GOES_ON in note for note in done.notes)
+    assert f"{left}: left by a killed or running conversion; delete it if none is running" in done.notes
+    assert command.partial(target) == [left]
     _assert_whole(source, target)
 
 
@@ -112,6 +163,14 @@ def _target_of(tmp_path: Path, attempt: int) -> Path:
     folder = tmp_path / str(attempt)
     folder.mkdir()
     return folder / "new"
+
+
+def _assert_same(whole: Path, target: Path) -> None:
+    files = sorted(whole.rglob("*")) if whole.is_dir() else [whole]
+    held = sorted(target.rglob("*")) if target.is_dir() else [target]
+    assert [file.relative_to(target) for file in held] == [file.relative_to(whole) for file in files]
+    for one, other in zip(files, held, strict=True):
+        assert one.read_bytes() == other.read_bytes()
 
 
 def _assert_whole(source: Path, target: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_source_that_is_reached_by_links_is_only_read(tmp_path: Path) -> None:
 
 def test_a_target_without_a_folder(tmp_path: Path) -> None:
     said = _refused(_saved(tmp_path / "in.pt", {"w": W}), tmp_path / "a" / "new")
-    assert said == f"{tmp_path / 'a'}: no such folder"
+    assert said == f"{tmp_path / 'a'}: no such folder: create it with mkdir -p {tmp_path / 'a'}"
 
 
 # Broken and hostile sources

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import io
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -42,7 +41,9 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
     if () in state.sequences:
         raise CannotConvert("a list has no keys for torch.distributed.checkpoint")
     planner = _Planner(state, stream)
-    writer = _Writer(target)
+    writer = _Writer(target, stream)
+    # Of a killed conversion; torch warns of it, and writes it last.
+    (target / ".metadata").unlink(missing_ok=True)
     try:
         with warnings.catch_warnings():
             # It says that there is no process group, which is what was asked for.
@@ -68,26 +69,28 @@ def _reason(error: BaseException) -> BaseException:
 class _Writer(FileSystemWriter):
     """One file. torch's own way of writing it keeps every tensor until the last is written."""
 
+    def __init__(self, path: Path, stream: TensorStream) -> None:
+        super().__init__(path)
+        self._stream = stream
+
     def storage_meta(self) -> None:
         """Nothing: torch notes the path, which is a hidden one here, and a random id, so that no two runs are alike."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         results = []
-        with (Path(self.path) / _FILE).open("wb") as file:
+        with self._stream.opened(Path(self.path) / _FILE) as file:
             for item in plan.items:
                 start = file.tell()
                 # No name keeps what was written while the next is read.
                 _put(file, planner.resolve_data(item))
                 length = file.tell() - start
                 results.append(WriteResult(item.index, length, _StorageInfo(_FILE, start, length)))
-            file.flush()
-            os.fsync(file.fileno())
         written: Future[list[WriteResult]] = Future()
         written.set_result(results)
         return written
 
 
-def _put(file: BinaryIO, data: torch.Tensor | io.BytesIO) -> None:
+def _put(file: IO[bytes], data: torch.Tensor | io.BytesIO) -> None:
     if isinstance(data, io.BytesIO):
         file.write(data.getbuffer())
     else:

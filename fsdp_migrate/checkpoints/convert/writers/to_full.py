@@ -7,11 +7,10 @@ per storage; here the pickle is made of stand-ins for tensors, and the storages 
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +92,14 @@ def write(state: State, target: Path, stream: TensorStream) -> None:
         _Pickler(data, _PROTOCOL).dump(nested(state, leaf))
     except RecursionError as error:
         raise CannotConvert("its dictionaries and lists are nested too deeply for a pickle") from error
-    with target.open("xb") as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            root = target.name.split(".")[0] or "archive"
-            _member(archive, f"{root}/data.pkl", data.getbuffer())
-            _member(archive, f"{root}/byteorder", memoryview(b"little"))
-            for number, key in _first_keys(numbers).items():
-                _member(archive, f"{root}/data/{number}", stream.whole(key).data)
-            _member(archive, f"{root}/version", memoryview(b"3\n"))
-        file.flush()
-        os.fsync(file.fileno())
+    with stream.opened(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        root = target.name.split(".")[0] or "archive"
+        _member(archive, f"{root}/data.pkl", data.tell(), [data.getbuffer()])
+        _member(archive, f"{root}/byteorder", len(b"little"), [b"little"])
+        for number, key in _first_keys(numbers).items():
+            stretches = (stretch.data for stretch in stream.stretches(key))
+            _member(archive, f"{root}/data/{number}", _tensor(state, key).nbytes, stretches)
+        _member(archive, f"{root}/version", len(b"3\n"), [b"3\n"])
 
 
 def _storages(state: State) -> dict[Key, int]:
@@ -131,12 +128,13 @@ def _tensor(state: State, key: Key) -> TensorEntry:
     return entry
 
 
-def _member(archive: zipfile.ZipFile, name: str, data: memoryview) -> None:
+def _member(archive: zipfile.ZipFile, name: str, size: int, parts: Iterable[bytes | memoryview]) -> None:
     info = zipfile.ZipInfo(name)
-    info.file_size = len(data)
-    large = len(data) > zipfile.ZIP64_LIMIT // 2
+    info.file_size = size
+    large = size > zipfile.ZIP64_LIMIT // 2
     start = archive.start_dir + _LOCAL_HEADER + len(name.encode()) + (_ZIP64_EXTRA if large else 0) + 4
     padding = -start % _ALIGNMENT
     info.extra = _PADDING_ID + padding.to_bytes(2, "little") + b"Z" * padding
     with archive.open(info, "w", force_zip64=large) as member:
-        member.write(data)
+        for part in parts:
+            member.write(part)

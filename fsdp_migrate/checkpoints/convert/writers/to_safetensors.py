@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ def write(state: State, target: Path, stream: TensorStream, shard_size: int) -> 
         # torch's names are in lower case; those of a file of safetensors that is newer than this tool are its own.
         if entry.dtype not in _NAMES and (entry.stored is None or entry.dtype.islower()):
             raise CannotConvert(f"{spelled(key)} is {entry.dtype}, which safetensors do not support: use --to full")
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     shards = list(_shards(entries, shard_size))
     for shard in shards:
         _write_shard(target / shard.name, {key: entries[key] for key in shard.keys}, stream)
@@ -44,10 +43,8 @@ def write(state: State, target: Path, stream: TensorStream, shard_size: int) -> 
         total = sum(entry.nbytes for entry in entries.values())
         homes = {spelled(key): shard.name for shard in shards for key in shard.keys}
         index = {"metadata": {"total_size": total}, "weight_map": homes}
-        with (target / "model.safetensors.index.json").open("w", encoding="utf-8") as file:
-            json.dump(index, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
+        with stream.opened(target / "model.safetensors.index.json") as file:
+            file.write(json.dumps(index, indent=2).encode())
 
 
 def _shards(entries: dict[Key, TensorEntry], shard_size: int) -> Iterator[_Shard]:
@@ -80,9 +77,7 @@ def _write_shard(path: Path, entries: dict[Key, TensorEntry], stream: TensorStre
         offset += entry.nbytes
     data = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     data += b" " * (-len(data) % _ALIGNMENT)
-    with path.open("wb") as file:
+    with stream.opened(path) as file:
         file.write(struct.pack("<Q", len(data)) + data)
         for key in order:
-            file.write(stream.whole(key).data)
-        file.flush()
-        os.fsync(file.fileno())
+            stream.copy(key, file)
