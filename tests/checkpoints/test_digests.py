@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from collections.abc import Callable
@@ -155,11 +156,29 @@ def test_a_conversion_is_verified_by_its_manifest(
     assert f"{done.count} tensors are as their manifest says (SHA-256)" in capsys.readouterr().out
     (found,) = open_all(target)
     told = manifest.read(found)
-    assert told is not None and len(told) == done.count
-    first = next(iter(told))
-    told[first]["sha256"] = "0" * 64
-    del told[list(told)[-1]]
+    assert told is not None and len(told.tensors) == done.count
+    first = next(iter(told.tensors))
+    told.tensors[first]["sha256"] = "0" * 64
+    del told.tensors[list(told.tensors)[-1]]
     assert len(list(manifest.differences(found, told, lambda count: None))) == 2
+
+
+@pytest.mark.parametrize("odd", [None, math.nan, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_what_is_found_about_a_source_holds_for_its_conversion(
+    odd: float | None, dtype: torch.dtype, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once it has digests of its own, nothing else would show that its source had none."""
+    source, target, again = tmp_path / "w.safetensors", tmp_path / "new", tmp_path / "again"
+    save_file({"w": torch.tensor([1.0, odd or 2.0], dtype=dtype), "n": torch.ones(2, dtype=torch.int64)}, source)
+    said = "w: has NaN or infinite values, and no CRC-32 shows that they were saved"
+    assert (said in converted(source, target, Target.DCP).notes) is (odd is not None)
+    converted(target, again, Target.FULL)
+    for path in (target, again):
+        assert main(["checkpoint", "verify", str(path)]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert shown.count("its source: FSDP405: its tensors have no CRC-32") == 1
+        assert (f"its source: {said}" in shown) is (odd is not None)
 
 
 def test_safetensors_have_their_manifest_alone(

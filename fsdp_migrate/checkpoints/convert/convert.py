@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shlex
 import threading
@@ -21,10 +22,14 @@ from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
 from fsdp_migrate.checkpoints.convert.stream import TensorStream
 from fsdp_migrate.checkpoints.entries import BadCheckpoint, spelled, tensors
 from fsdp_migrate.checkpoints.judge import loading
-from fsdp_migrate.checkpoints.read import digests
+from fsdp_migrate.checkpoints.judge.judge import judge
+from fsdp_migrate.checkpoints.read import digests, elements
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all, open_found
 from fsdp_migrate.checkpoints.read.find import Kind, find
+from fsdp_migrate.checkpoints.threads import mapped
 
+#: What is no longer so once it is converted: forms that FSDP2 does not read, pickles that run code, shared counters.
+_SETTLED = ("FSDP401", "FSDP402", "FSDP403", "FSDP404", "FSDP406", "FSDP408")
 #: What Hugging Face's libraries cut at by default.
 SHARD_SIZE = 5 * 10**9
 
@@ -76,8 +81,6 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     place.refuse_small_disk(state, target)
     _refuse_names_of_other_encodings(state, target)
     size = sum(file.stat().st_size for file in checkpoint.found.files)
-    if checkpoint.found.kind is not Kind.SAFETENSORS and digests.lacks_digests(checkpoint):
-        state = state.noting("tensors of the source have no CRC-32, so damage to them could not be noticed")
     nbytes = place.nbytes_of(state)
     kept: list[int] = []
     checking, ended = progress("checking", size), threading.Event()
@@ -93,7 +96,8 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
         stream = TensorStream(state.entries, progress("writing", nbytes), kept.append)
         try:
             _write(state, path, stream, wanted.to, shard_size)
-            _refuse_damaged(checked.result(), wanted)
+            judged = checked.result()
+            _refuse_damaged(judged, wanted)
         except MemoryError as error:
             largest = max(entry.nbytes for _, entry in tensors(state.entries))
             raise CannotConvert(f"{source}: its largest tensor has {largest:,} bytes, too many for memory") from error
@@ -106,17 +110,43 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
             raise CannotConvert(f"what was written differs from what was read, and was removed: {error}") from error
         on_disk.result()
         (made,) = open_all(path)
-        manifest.write(made, path, compared)
+        more, carried = _evidence(judged, made)
+        manifest.write(made, path, compared, carried)
     left = [
         f"{path}: left by a killed or running conversion; delete it if none is running"
         for path in place.left_behind(target)
     ]
     if kept:
         left.append(f"kept {sum(kept):,} bytes that a killed conversion had already written")
-    notes = (*state.notes, *left)
+    notes = (*state.notes, *more, *left)
     (written,) = open_all(target)
     count = len(list(tensors(state.entries)))
     return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
+
+
+def _evidence(source: Checkpoint, made: Checkpoint) -> tuple[list[str], list[str]]:
+    """What to say of the conversion, and of its result for ever: what was found about the source and still holds."""
+    found = [f"{one.rule}: {one.message}" for one in judge(source) if one.rule not in _SETTLED]
+    odd: list[str] = []
+    notes: list[str] = []
+    if source.undigested:
+        if source.found.kind is not Kind.SAFETENSORS:
+            notes.append("tensors of the source have no CRC-32, so damage to them could not be noticed")
+        entries = dict(tensors(made.entries))
+        finite = mapped(elements.is_finite, entries.values())
+        odd = [spelled(key) for key, is_finite in zip(entries, finite, strict=True) if not is_finite]
+    if odd:
+        many = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+        notes.append(
+            f"{', '.join(odd[:3])}{many}: has NaN or infinite values, and no CRC-32 shows that they were saved"
+        )
+        found.append(notes[-1])
+    before: tuple[str, ...] = ()
+    # One that is broken is told of by checkpoint verify; what it says is lost anyway.
+    with contextlib.suppress(BadCheckpoint):
+        held = manifest.read(source)
+        before = held.source if held is not None else ()
+    return notes, [*before, *(f"its source: {one}" for one in found)]
 
 
 def _mark(state: State, to: Target, shard_size: int) -> str:

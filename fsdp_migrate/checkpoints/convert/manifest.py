@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from fsdp_migrate.checkpoints.entries import BadCheckpoint, Key, TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.read import elements
@@ -17,8 +18,14 @@ from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
 from fsdp_migrate.checkpoints.read.find import Kind, leads_out
 from fsdp_migrate.checkpoints.threads import mapped
 
-#: What it says of each tensor, by its key.
-Manifest: TypeAlias = dict[Key, dict[str, Any]]
+
+@dataclass(frozen=True)
+class Manifest:
+    """What it says of each tensor, by its key, and what was found about the source of the conversion."""
+
+    tensors: dict[Key, dict[str, Any]]
+    source: tuple[str, ...] = ()
+
 
 VERSION = 1
 #: A file of a folder, or a record in the archive of torch.save.
@@ -39,21 +46,26 @@ def read(checkpoint: Checkpoint) -> Manifest | None:
         told = {tuple(one["key"]): one for one in held["tensors"]}
         if any(not {"dtype", "shape", "sha256"} <= one.keys() for one in told.values()):
             raise ValueError("a tensor without dtype, shape or digest")
+        source = held.get("source", [])
+        if not isinstance(source, list) or not all(isinstance(one, str) for one in source):
+            raise ValueError("findings that are not texts")
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadCheckpoint(f"{checkpoint.path}: {NAME} is not a manifest of fsdp-migrate: {error}") from error
-    return told
+    return Manifest(told, tuple(source))
 
 
-def write(checkpoint: Checkpoint, target: Path, digests: Mapping[Any, str]) -> None:
+def write(checkpoint: Checkpoint, target: Path, digests: Mapping[Any, str], source: Sequence[str] = ()) -> None:
     """Write the manifest of ``checkpoint``, which is at ``target`` and has these ``digests``, into it.
 
-    They are by key, or by the texts that a key looks like. Reads the tensors that have none there.
+    They are by key, or by the texts that a key looks like. Reads the tensors that have none there. ``source``: what was
+    found about the source and holds for what was written too.
     """
     told = []
     for key, entry in tensors(checkpoint.entries):
         digest = digests.get(key) or digests.get(tuple(map(str, key))) or _digest(entry)
         told.append({"key": list(key), "dtype": entry.dtype, "shape": list(entry.shape), "sha256": digest})
-    text = json.dumps({"version": VERSION, "tensors": told}, indent=1) + "\n"
+    found = {"source": list(source)} if source else {}
+    text = json.dumps({"version": VERSION, **found, "tensors": told}, indent=1) + "\n"
     path = target if target.is_file() else target / NAME
     if path is target:
         with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:
@@ -73,10 +85,10 @@ def differences(checkpoint: Checkpoint, wanted: Manifest, advance: Callable[[int
     for (key, entry), digest in zip(held.items(), mapped(_digest, held.values()), strict=True):
         digests[key] = digest
         advance(entry.nbytes)
-    for key in wanted.keys() - held.keys():
+    for key in wanted.tensors.keys() - held.keys():
         yield f"{spelled(key)} is missing"
     for key, entry in held.items():
-        told = wanted.get(key)
+        told = wanted.tensors.get(key)
         if told is None:
             yield f"{spelled(key)} is not in the manifest"
         elif (entry.dtype, list(entry.shape)) != (told["dtype"], told["shape"]):

@@ -40,7 +40,8 @@ def _verdict(checkpoint: Checkpoint, progress: Progress) -> Verdict:
     if held is not None:
         nbytes = sum(entry.nbytes for _, entry in tensors(checkpoint.entries))
         found = tuple(manifest.differences(checkpoint, held, progress("SHA-256", nbytes)))
-        return Verdict(checkpoint.path, found, f"{count} tensors are as their manifest says (SHA-256)", True)
+        said = "; ".join((f"{count} tensors are as their manifest says (SHA-256)", *held.source))
+        return Verdict(checkpoint.path, found, said, True)
     if digests.lacks_digests(checkpoint):
         return Verdict(checkpoint.path, (), f"{count} tensors, some without a digest: not compared", False)
     return Verdict(checkpoint.path, (), f"{count} tensors are as torch.save wrote them (CRC-32)", True)

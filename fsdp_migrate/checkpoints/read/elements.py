@@ -33,6 +33,13 @@ Elements: TypeAlias = npt.NDArray[np.uint8]
 
 #: What is in memory at once of elements that are read as they lie.
 _STRETCH = 2**20
+#: The bits that are all set in what is not finite, by dtype.
+_EXPONENTS = {
+    "float16": ("<u2", 0x7C00),
+    "bfloat16": ("<u2", 0x7F80),
+    "float32": ("<u4", 0x7F800000),
+    "float64": ("<u8", 0x7FF0000000000000),
+}
 _COMPLEX = ("complex32", "complex64", "complex128")
 
 
@@ -97,6 +104,14 @@ def stretches(entry: TensorEntry, first: int = 0) -> Iterator[Elements]:
         held = np.empty(min(_STRETCH, entry.nbytes - start), np.uint8)
         _read(where.file, where.offset + start, held)
         yield held
+
+
+def is_finite(entry: TensorEntry) -> bool:
+    """Whether no element of the tensor is infinite or not a number, as far as its dtype has such."""
+    unsigned, exponent = _EXPONENTS.get(entry.dtype, ("", 0))
+    return not unsigned or not any(
+        np.any(stretch.view(unsigned) & exponent == exponent) for stretch in stretches(entry)
+    )
 
 
 def as_it_lies(entry: TensorEntry) -> Bytes | None:
