@@ -15,7 +15,8 @@ from fsdp_rules.file.stored_contexts import Entered, entered_by_name, is_rebound
 from fsdp_rules.file.tree import Code
 from fsdp_rules.loop._summoned_parameters import Uses, uses_of
 from fsdp_rules.loop.gathered import may_be_gathered
-from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.flowing import known_as, value_of
+from fsdp_rules.model.program_wraps import has_units, sources_of, wraps_of
 from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrap_given import IGNORED, wrap_given
@@ -77,6 +78,8 @@ def native(call: cst.Call, methods: Callable[[str], bool], file: File) -> Native
             return f"{file.code(place)} is used as a whole in the block"
         if method.attr.value in ("parameters", "named_parameters") and isinstance(iteration, Iteration):
             loops.append((iteration, method.attr.value))
+        elif known_as("enters_modules", method, file) and has_units(wraps_of(block.model, file), sources_of(file)):
+            return f"{method.attr.value} runs another method of a unit than its call, which gathers nothing"
         elif methods(method.attr.value):
             runs.append(method.attr.value)
         else:

@@ -34,8 +34,10 @@ Trait = Literal[
     "gathered",  # It is a function of the tree, and only runs while full parameters are gathered.
     "only_called",  # It is FSDP1's class, and the tree only calls it where it has handed it on.
     "runs_modules",  # It is called from outside of a model of the tree, and a method that runs modules in that.
+    "enters_modules",  # So, and the method runs another method of a module in the model than its call.
     "writes",  # It is called, and leads to a change in place of a model's parameters by a function of the tree.
     "unstepped",  # It is called to take the state of an optimizer that may have made no step.
+    "filled",  # It is called to take the state of an optimizer that a load of torch's checkpoints then fills.
     "unscheduled",  # It is called to read the state of an optimizer whose scheduler is built later.
     "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
     "loaded_again",  # It is called to take an optimizer's state that is loaded in the same run, out of memory.

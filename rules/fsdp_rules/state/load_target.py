@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import bind
 from fsdp_rules.file.file import File
-from fsdp_rules.fsdp1.names import FSDP
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.state._writing.dcp_imports import DCP
 from fsdp_rules.state.raw_optimizer import is_raw_state
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -21,9 +21,6 @@ LOADS = tuple(
     for package in (DCP, f"{DCP}.state_dict_loader", "torch.distributed._shard.checkpoint")
     for name in ("load", "load_state_dict", "async_load")
 )
-
-
-_GATHERED = tuple(f"{FSDP}.{name}" for name in ("optim_state_dict", "sharded_optim_state_dict"))
 
 
 class LoadTarget(Rule):
@@ -70,9 +67,11 @@ def resume(net, path):
 
     def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
         """Look at what each load is given to fill."""
-        if not isinstance(node, cst.Call) or file.resolved(node.func) not in LOADS:
+        if not isinstance(node, cst.Call) or not file.project.may_trap(file.settings.traps):
             return
-        if not file.project.may_trap(file.settings.traps):
+        if known_as("filled", node.func, file):
+            yield _gathered(node, file)
+        if file.resolved(node.func) not in LOADS:
             return
         target = (bind(node, ("state_dict", "storage_reader")) or _by_keyword(node)).get("state_dict")
         if target is None:
@@ -95,8 +94,6 @@ def resume(net, path):
                     "load into get_optimizer_state_dict(model, optimizer), then set_optimizer_state_dict(model, "
                     "optimizer, optim_state_dict=...)",
                 )
-            elif isinstance(state, cst.Call) and file.fsdp1(state.func) in _GATHERED:
-                yield _gathered(state, file)
 
 
 def _gathered(state: cst.Call, file: File) -> Diagnosis:

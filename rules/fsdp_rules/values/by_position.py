@@ -44,7 +44,7 @@ from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.ungraphed import ungraphed
 from fsdp_rules.values.unit_methods import unit_methods
-from fsdp_rules.values.unstepped_states import unscheduled_loads, unstepped_states
+from fsdp_rules.values.unstepped_states import filled_states, unscheduled_loads, unstepped_states
 from fsdp_rules.values.whole_models import whole_models
 from fsdp_rules.values.wrapped_modules import WrappedModules, inside_of, returning
 
@@ -182,16 +182,19 @@ def facts_of(
 def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]]]:
     """The places that each way through the tree finds."""
     read_again, loaded_again = counted_states(machine)
+    runs_modules, enters_modules = unit_methods(machine, lambda one: is_no_module(one, machine, gives))
     return {
         "kept_part": kept_parts(machine),
         "writes": writing_calls(machine),
         "gathers": gathering(machine),
         "gathered": only_gathered(machine),
         "only_called": only_called(machine),
-        "runs_modules": unit_methods(machine),
+        "runs_modules": runs_modules,
+        "enters_modules": enters_modules,
         "read_again": read_again,
         "loaded_again": loaded_again,
         "unstepped": unstepped_states(machine),
+        "filled": filled_states(machine),
         "unscheduled": unscheduled_loads(machine),
         "closureless": without_closure(machine),
         "sets_state_type": state_setters(machine, lambda one: _is_kept(one, machine, gives)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute
 from fsdp_rules.values.abstract import Kind, Obj
@@ -11,25 +12,51 @@ from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.tensor_reads import TensorReads
 
 
-def unit_methods(machine: Interpreter) -> dict[str, set[At]]:
-    """By files, the places of what is called on models from outside of them that leads to a call of a module."""
+def unit_methods(machine: Interpreter, is_other: Callable[[Obj], bool]) -> tuple[dict[str, set[At]], ...]:
+    """By files, the places of what is called on models from outside of them that leads to a call of a module.
+
+    Also those that lead to a call of another method of a module in the model. ``is_other`` says that an object is
+    surely no module.
+    """
     reads = TensorReads(machine)
     calls = [(body, one) for body in reads.bodies for one in body.operations if isinstance(one, Call)]
     methods: dict[Body, set[Body]] = defaultdict(set)
     for body, one in calls:
         methods[body] |= _methods(reads.callees(body, one))
     inner = {method for each in methods.values() for method in each}
-    running = {body for body, one in calls if body in inner and _runs_module(body, one, reads)}
+    own = [(body, one) for body, one in calls if body in inner]
+    running = {body for body, one in own if _runs_module(body, one, reads)}
+    entering = {body for body, one in own if _enters_module(body, one, reads, is_other)}
+    return tuple(_leading(starts, calls, methods, inner, reads) for starts in (running, entering))
+
+
+def _leading(
+    found: set[Body],
+    calls: list[tuple[Body, Call]],
+    methods: dict[Body, set[Body]],
+    inner: set[Body],
+    reads: TensorReads,
+) -> dict[str, set[At]]:
+    """By files, the places of what is called from outside of models that leads to one of the methods ``found``."""
     known = 0
-    while known < len(running):
-        known = len(running)
-        running |= {body for body in inner if not running.isdisjoint(methods[body])}
-    found: dict[str, set[At]] = defaultdict(set)
-    outside = ((body, one) for body, one in calls if running and body not in inner)
-    places = {(body, one.of) for body, one in outside if running & _methods(reads.callees(body, one))}
-    for body in {body for body, _ in places}:
-        found[body.path].update(at for at, value in body.uses if (body, value) in places)
-    return found
+    while known < len(found):
+        known = len(found)
+        found |= {body for body in inner if not found.isdisjoint(methods[body])}
+    places: dict[str, set[At]] = defaultdict(set)
+    outside = ((body, one) for body, one in calls if found and body not in inner)
+    leading = {(body, one.of) for body, one in outside if found & _methods(reads.callees(body, one))}
+    for body in {body for body, _ in leading}:
+        places[body.path].update(at for at, value in body.uses if (body, value) in leading)
+    return places
+
+
+def _enters_module(body: Body, call: Call, reads: TensorReads, is_other: Callable[[Obj], bool]) -> bool:
+    """Whether ``call`` is one of a method of another module, which FSDP2's hooks of that do not see."""
+    bound = [one.data for one in reads.callees(body, call) if one.kind is Kind.BOUND]
+    others = [
+        function for receiver, function in bound if receiver not in reads.held(body, 0) and not is_other(receiver)
+    ]
+    return any(one.kind is Kind.FUNCTION and one.data.body.name not in ("forward", "__call__") for one in others)
 
 
 def _methods(callees: set[Obj]) -> set[Body]:

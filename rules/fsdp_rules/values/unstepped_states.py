@@ -31,6 +31,15 @@ def unstepped_states(machine: Interpreter) -> dict[str, set[At]]:
     return _first(takes, machine, steps.made_by, lambda *take: {True} if counted(*take) else set())
 
 
+def filled_states(machine: Interpreter) -> dict[str, set[At]]:
+    """By files, the places of what is called that takes a state which a load of torch's checkpoints fills."""
+    loaded, found = _loaded_into(machine), defaultdict[str, set[At]](set)
+    for frame, _, one in _calls(machine, TAKES.__contains__):
+        if not loaded.isdisjoint(machine.store.of(frame.base + one.to)):
+            found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+    return found
+
+
 def unscheduled_loads(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of what is called that reads a state for an optimizer whose scheduler is built later."""
 

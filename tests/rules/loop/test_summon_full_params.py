@@ -360,3 +360,59 @@ def test_a_method_that_reads_parameters_inside_keeps_the_block() -> None:
     assert "self.prunable() also returns parameters that it gathers" in found.message
     (found,) = [one for one in findings(source.replace("self.prunable()}", "()}")) if one.rule == "FSDP203"]
     assert "full_tensor()" in found.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "step", "helper"),
+    [
+        ("auto_wrap_policy=ModuleWrapPolicy({Layer})", "layer.step(x)", True),
+        ("auto_wrap_policy=size_based_auto_wrap_policy", "layer.step(x)", True),
+        ("auto_wrap_policy=size_based_auto_wrap_policy", "self.once(layer, x)", True),
+        ("use_orig_params=True", "layer.step(x)", False),
+        ("auto_wrap_policy=ModuleWrapPolicy({Layer})", "layer(x)", False),
+        ("auto_wrap_policy=ModuleWrapPolicy({Layer})", "self.cache.push(layer(x))", False),
+    ],
+)
+def test_a_method_that_runs_another_method_of_a_unit_keeps_the_block(policy: str, step: str, helper: bool) -> None:
+    source = f"""
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
+
+    class Cache:
+        def push(self, x):
+            return x
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x)
+
+        def step(self, x):
+            return self.linear(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cache = Cache()
+            self.layers = nn.ModuleList([Layer(), Layer()])
+
+        def once(self, layer, x):
+            return layer.step(x)
+
+        def generate(self, x):
+            for layer in self.layers:
+                x = {step}
+            return x
+
+    def main(x):
+        model = FSDP(Net(), {policy})
+        with FSDP.summon_full_params(model, writeback=False):
+            return model.module.generate(x)
+    """
+    (found,) = [one for one in findings(source) if one.rule == "FSDP203"]
+    assert ("another method of a unit" in found.message) is helper

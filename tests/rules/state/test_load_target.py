@@ -24,6 +24,8 @@ def resume(net, path):
 MADE = {
     "in a literal": 'state = {"optim": FSDP.optim_state_dict(model, optimizer)}',
     "by a name": 'held = FSDP.optim_state_dict(model, optimizer); state = {"optim": held}',
+    "as an item": 'state = {}; state["optim"] = FSDP.optim_state_dict(model, optimizer)',
+    "of a function": "state = {'optim': (lambda m, o: FSDP.optim_state_dict(m, o))(model, optimizer)}",
     "by the old name": 'state = {"optim": FSDP.sharded_optim_state_dict(model, optimizer)}',
 }
 
