@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import cache
 
-from fsdp_rules.ir.operations import ANY, Text
+from fsdp_rules.ir.operations import ANY, Body, Define, SetAttribute, Text
 from fsdp_rules.project.texts import NO_MODEL
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.frames import Arguments, Class
@@ -27,6 +28,7 @@ class Attributes:
         self._objects = machine.objects
         self._setters = Setters(machine)
         self._models = ModelAttributes(machine)
+        self._set_at_first = cache(_set_at_first)
         self._fields: dict[tuple[Obj, str], int] = {}
         self._named: dict[Obj, list[str]] = {}
         self._all: dict[Obj, list[int]] = {}
@@ -184,8 +186,10 @@ class Attributes:
 
     def _by_getter(self, cls: Class, name: str, owner: Obj, to: int) -> None:
         """What the class's ``__getattr__`` gives for a name that it does not have."""
-        bound = set[str]().union(*(one.body.bound for one in (cls, *cls.above)))
-        if _GETTER in bound and name not in bound and not name.startswith("__"):
+        family = (cls, *cls.above)
+        bound = set[str]().union(*(one.body.bound for one in family))
+        made = next((self._set_at_first(one.body) for one in family if "__init__" in one.body.bound), ())
+        if _GETTER in bound and name not in bound and name not in made and not name.startswith("__"):
             given, getters = self._store.holding(self._objects.constant(name)), self._store.cells()
             self._of_class(cls, _GETTER, owner, getters)
             call = self._machine.calls.call
@@ -283,3 +287,14 @@ def _overrides(lower: Class, upper: Class, method: str) -> bool:
     """Whether objects of ``lower`` run another ``method`` than that of ``upper``."""
     between = (one for one in lower.above if one in upper.below)
     return bool(method) and any(method in one.body.bound for one in (lower, *between))
+
+
+def _set_at_first(body: Body) -> frozenset[str]:
+    """The attributes that each run of a class's ``__init__`` sets."""
+    own = [one.body for one in body.operations if isinstance(one, Define) and one.body.name == "__init__"]
+    return frozenset(
+        one.name
+        for init in own
+        for place, one in enumerate(init.operations)
+        if isinstance(one, SetAttribute) and one.of == 0 and not any(place in arm for arms in init.arms for arm in arms)
+    )
