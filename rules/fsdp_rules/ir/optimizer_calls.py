@@ -94,3 +94,30 @@ def _leads(value: int, given: set[int], makers: dict[int, list[int]]) -> bool:
                 seen.add(inner)
                 pending.append(inner)
     return False
+
+
+def used_alone(body: ops.Body, made: int) -> bool:
+    """Whether the function ``body`` does no more with the object ``made`` than to call its methods, and keeps it."""
+    if body.kind != "function" or body.is_generator or body.is_async:
+        return False
+    same, known = {made}, 0
+    while known < len(same):
+        known = len(same)
+        same |= {one.to for one in body.operations if isinstance(one, ops.Copy | ops.Narrowed) and one.of in same}
+    own = same | {one.to for one in body.operations if isinstance(one, ops.GetAttribute) and one.of in same}
+    inner = set[str]().union(*(ops.names_read(one.body) for one in body.operations if isinstance(one, ops.Define)))
+    for one in body.operations:
+        match one:
+            case ops.Call():
+                given = {*one.args, *(value for _, value in one.keywords), *({one.of} & same)}
+            case ops.Bind():
+                given = {one.of} if one.scope or one.name in inner else set()
+            case ops.SetItem() | ops.SetAttribute():
+                given = {one.value}
+            case ops.Return() | ops.Yield() | ops.Entered() | ops.Unpacked() | ops.Rebound():
+                given = {one.of}
+            case _:
+                given = set()
+        if not own.isdisjoint(given):
+            return False
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cache
 
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute, Operation
-from fsdp_rules.ir.optimizer_calls import makings
+from fsdp_rules.ir.optimizer_calls import makings, used_alone
 from fsdp_rules.project.optimizers import BUILDER
 from fsdp_rules.values.abstract import Kind, Obj, Site
 from fsdp_rules.values.call_order import CallOrder
@@ -35,7 +35,7 @@ def early_parameters(machine: Interpreter, is_other: Callable[[Obj], bool]) -> d
                 continue
             for caller, outer, before, later in order.around(frame.body, place):
                 own = modules.first(one, frame, later, before) if later else None
-                if own is None:
+                if own is None or (caller is not frame.body and used_alone(frame.body, one.to)):
                     continue
                 if caller is not frame.body and BUILDER.fullmatch(frame.body.name):
                     found[caller.path].setdefault(outer.at, (frame.body.path, own))

@@ -202,3 +202,46 @@ def main(kind, net, train):
 
 def test_what_a_function_wraps_again_was_wrapped_before() -> None:
     assert not [one for one in findings(TWICE, parallel=PARALLEL) if one.rule == "FSDP117" and "kind" in one.message]
+
+
+@pytest.mark.parametrize(
+    ("line", "ends"),
+    [
+        ("pass", True),
+        ("opt.param_groups[0]['lr'] = 0.1", True),
+        ("torch.save(opt.state_dict(), 'a.pt')", True),
+        ("net.opt = opt", False),
+        ("net.step = opt.step", False),
+        ("KEPT.append(opt)", False),
+        ("net.again = lambda: opt.step()", False),
+        ("return net, opt", False),
+    ],
+)
+def test_an_optimizer_that_a_function_keeps_to_itself_ends_before_the_wrap(line: str, ends: bool) -> None:
+    source = f"""
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+KEPT = []
+
+class Net(torch.nn.Linear):
+    pass
+
+def pretrained(x):
+    net = Net(3, 3)
+    opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for _ in range(5):
+        net(x).sum().backward()
+        opt.step()
+        opt.zero_grad()
+    {line}
+    return net
+
+def main(x):
+    net = pretrained(x)
+    model = FSDP(net, use_orig_params=True)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(x).sum().backward()
+    optimizer.step()
+"""
+    assert ("FSDP117" not in {one.rule for one in findings(source)}) is ends
