@@ -55,12 +55,13 @@ def _problem(storage: _Storage) -> str:
     if storage.crc is None:
         return ""
     crc, left = 0, storage.length
+    block = memoryview(bytearray(min(left, _BLOCK)))
     try:
-        with storage.file.open("rb") as stream:
+        with storage.file.open("rb", buffering=0) as stream:
             stream.seek(storage.start)
-            while left and (block := stream.read(min(left, _BLOCK))):
-                crc = zlib.crc32(block, crc)
-                left -= len(block)
+            while left and (count := stream.readinto(block[:left])):
+                crc = zlib.crc32(block[:count], crc)
+                left -= count
     except OSError as error:
         return f"{storage.file}: could not read: {error.strerror or error}"
     if not left and crc == storage.crc:
