@@ -224,6 +224,7 @@ def _costs() -> Iterator[str]:
         title = name.replace("-checkpointing", " with activation checkpointing")
         yield from ("", f"## {title}", "", *_variant(variant, "wall" if on_cuda else "cpu"))
     yield from _loading_forms()
+    yield from _saving_forms()
     yield from _costs_on_a_gpu()
     opened = json.loads((BENCHMARKS / "report_opening.json").read_text(encoding="utf-8"))
     times = opened["milliseconds"]
@@ -270,6 +271,28 @@ def _loading_forms() -> Iterator[str]:
         time = f"{timed['cpu']['ms'][form]:.0f} ms" if form == "fsdp1" else _ratio(ratio) if ratio else "not measured"
         peaks = [f"{peak:.0f} MiB" for peak in found["peak_mib"].get(form, ())] or ["not measured"] * 2
         yield f"| {form} | {time} | {' | '.join(peaks)} |"
+
+
+def _saving_forms() -> Iterator[str]:
+    found = json.loads((BENCHMARKS / "saving_forms.json").read_text(encoding="utf-8"))
+    timed = found["to_fsdp1"]["cpu"]
+    yield from ("", "## Ways to gather a full state", "")
+    yield from _paragraph(
+        "Looking up names and states is a small part of the time to gather a full state (`states`); the rest is "
+        "sending the parts and copying them together. Other ways gather the same values and take longer, so `rewrite` "
+        "writes torch's function (`written`). Tried were `full_tensor()` of each tensor, sending the parts of each to "
+        "rank 0 alone (`gathered`), and sending those of all tensors to it at once (`in one`)."
+    )
+    yield ""
+    yield from _paragraph(
+        f"Measured on {found['date']} with torch {found['versions']['torch']} and other work on the machine (load "
+        f"average {found['load_average'][0]:g} to {found['load_average'][1]:g}): CPU time of {found['rounds']} rounds "
+        f"with {found['parameters']:,} parameters in {found['tensors']} tensors. "
+        "benchmarks/saving_forms.py defines the forms and repeats the measurement."
+    )
+    yield from ("", "| form | time relative to FSDP1 |", "|---|---|")
+    for form, spent in timed["ms"].items():
+        yield f"| {form} | {f'{spent:.0f} ms' if form == 'fsdp1' else _ratio(timed['ratio'][form])} |"
 
 
 def _costs_on_a_gpu() -> Iterator[str]:
