@@ -221,7 +221,7 @@ def build_net():
 
 
 def build(model, kwargs):
-    parts = [FSDP(model.tail)]
+    parts = [FSDP(one) for one in model.tails]
     other = FSDP(parts[0], ignored_modules=[model.head], **kwargs)
     return FSDP(model)
 """

@@ -15,10 +15,11 @@ from fsdp_rules.construction._plan.cures import cure
 from fsdp_rules.construction._plan.each_unit import beyond_native
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
 from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
+from fsdp_rules.construction._plan.length import MOST_LINES, too_long
 from fsdp_rules.construction._plan.materializing import functions
 from fsdp_rules.construction._plan.own_weights import plan_own_weights
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.render import MOST_LINES, render_native, too_long
+from fsdp_rules.construction._plan.render import render_native
 from fsdp_rules.construction._plan.run_structure import Shown, is_shown, shown_by_run, written_by_run
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
 from fsdp_rules.construction._plan.unusable import unusable

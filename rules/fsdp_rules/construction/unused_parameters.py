@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from fsdp_rules.construction._plan.around import REDUCES_UNUSED, uses_all
-from fsdp_rules.construction._plan.call_place import called_on, place_of
+from fsdp_rules.construction._plan.call_place import above_of, place_of
 from fsdp_rules.file.expressions import last_name, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
@@ -77,7 +77,7 @@ def about_unused_parameters(call: cst.Call, module: cst.BaseExpression, file: Fi
         message = f"each of {shown.steps} traced steps uses all trained parameters of this model on every rank"
         return Diagnosis(call, Level.INFO, message, BY_RUN, rule=UnusedParameters.id)
     can_reduce = file.settings.torch >= REDUCES_UNUSED
-    is_named = bool(place_of(call, file) or called_on(call, file))
+    is_named = bool(place_of(call, file) or above_of(call, file))
     is_whole = (file.path, file.span(call).line) in file.project.values.whole
     frozen = is_frozen(call, module, file)
     if can_reduce and is_named:

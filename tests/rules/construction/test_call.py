@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from fsdp_rules.construction._plan.render import MOST_LINES
+from fsdp_rules.construction._plan.length import MOST_LINES
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import findings, rewrite
@@ -88,7 +88,46 @@ def test_methods_of_the_result_are_kept(after: str) -> None:
     result = rewrite(source)
     assert isinstance(result, Changed)
     text = result.source.decode()
-    assert f"model = net{after}" in text and "fully_shard(net)" in text and "fsdp_compat" not in text
+    assert f"model = fully_shard(net){after}" in text and "fsdp_compat" not in text
+
+
+HEAD = """import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+low = MixedPrecision(reduce_dtype=torch.float16)
+
+"""
+LOOP = """for module in reversed(list({0}.modules())):
+        if isinstance(module, Block) and module is not {0}:
+            fully_shard(module)
+"""
+BOTH = LOOP.format("a") + "    " + LOOP.format("b")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a, b = FSDP(a, P), FSDP(b, P)", f"{BOTH}    a, b = fully_shard(a), fully_shard(b)"),
+        ("return {'a': FSDP(a, P), 'b': FSDP(b, P)}", f"{BOTH}    return {{'a': fully_shard(a), 'b': fully_shard(b)}}"),
+        ("model = self.net = FSDP(a, P)", f"{LOOP.format('a')}    model = self.net = fully_shard(a)"),
+        ("self.add_module(b, FSDP(a, P))", f"{LOOP.format('a')}    self.add_module(b, fully_shard(a))"),
+        ("model = hold(FSDP(a, P).to(b), 2)", f"{LOOP.format('a')}    model = hold(fully_shard(a).to(b), 2)"),
+        ("a, b = FSDP(a, mixed_precision=low, P), FSDP(b, P)", "    a, b = a, fully_shard(b)"),
+        ("models = [FSDP(one, P) for one in a]", ""),
+        ("model = hold(draw(), FSDP(a, P))", ""),
+        ("return {'a': FSDP(draw(), P), 'b': FSDP(b, P)}", ""),
+        ("model = a if b else FSDP(a, P)", ""),
+        ("model = hold(lambda: FSDP(a, P))", ""),
+    ],
+)
+def test_units_of_a_model_that_is_wrapped_in_an_expression_are_sharded_above_it(before: str, after: str) -> None:
+    body = before.replace("P)", "auto_wrap_policy=ModuleWrapPolicy({Block}))")
+    source = f"{HEAD}def build(self, a, b):\n    {body}\n"
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    text = result.source.decode()
+    assert after in text and ("fsdp_compat" in text) is not bool(after)
 
 
 def test_a_library_that_may_bring_batch_norm() -> None:
@@ -133,7 +172,7 @@ def test_the_advice_about_unused_parameters_is_one_that_can_be_followed() -> Non
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
         def build(net):
-            models.append(FSDP(net))
+            return [FSDP(one) for one in net]
         """
     for release, advised in (((2, 6), "--torch 2.13"), ((2, 13), "assign this model to a name")):
         (found,) = (entry for entry in findings(source, Settings(torch=release)) if entry.rule == "FSDP121")
@@ -186,7 +225,7 @@ def test_more_lines_than_a_maintainer_wants_to_own_are_the_work_of_the_helper(mo
     new = len(after) - len(kept)
     assert b"fsdp_compat" not in native.source and 10 < new <= MOST_LINES
     for most, is_native in ((new, True), (new - 1, False)):
-        monkeypatch.setattr("fsdp_rules.construction._plan.render.MOST_LINES", most)
+        monkeypatch.setattr("fsdp_rules.construction._plan.length.MOST_LINES", most)
         result = rewrite(source)
         assert isinstance(result, Changed) and (b"fsdp_compat.shard(" not in result.source) is is_native
     said = [found.message for found in findings(source) if found.rule == "FSDP101"]

@@ -142,17 +142,16 @@ def test_the_guard_needs_no_helper(helpers: str) -> None:
 PARTS = {
     "nets[0] = FSDP(net, use_orig_params=True)": ["review"],
     "nets.append(FSDP(net, use_orig_params=True))": ["review"],
-    "train(FSDP(net, use_orig_params=True), optimizer)": ["manual"],
-    "net = hold(FSDP(net, use_orig_params=True))": ["manual"],
+    "train(FSDP(net, use_orig_params=True), optimizer)": ["review"],
+    "net = hold(FSDP(net, use_orig_params=True))": ["review"],
+    "train(make(), FSDP(net, use_orig_params=True))": ["manual"],
     "nets = [FSDP(net, use_orig_params=True) for net in nets]": ["manual"],
     "nets = map(lambda net: FSDP(net, use_orig_params=True), nets)": ["manual"],
 }
 
 
 @pytest.mark.parametrize(("statement", "levels"), PARTS.items(), ids=PARTS.keys())
-def test_a_part_of_an_expression_is_marked_where_the_statement_only_keeps_the_model(
-    statement: str, levels: list[str]
-) -> None:
+def test_a_part_of_an_expression_is_marked_where_nothing_else_runs_before_it(statement: str, levels: list[str]) -> None:
     source = (
         f"def run(net, nets, make, hold, train):\n    optimizer = make(net)\n    {statement}\n    optimizer.step()\n"
     )

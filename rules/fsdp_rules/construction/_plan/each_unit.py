@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.construction._plan.plan import ShardPlan
+from fsdp_rules.construction._plan.policy_test import of_others
 from fsdp_rules.construction._plan.policy_text import at_margin
 from fsdp_rules.construction._plan.strategies import known_strategy
 from fsdp_rules.file.expressions import is_none
@@ -82,3 +83,24 @@ def _asked(function: cst.BaseExpression, unit: str, file: File, code: Code) -> s
         return f"{code(function)}({unit})"
     text = code(function.body)
     return f"({text})" if "\n" in text else text
+
+
+def loop_of_units(
+    plan: ShardPlan, root: str, arguments: list[str], never: str | None, file: File, code: Code
+) -> list[str]:
+    """The loop over the modules of ``root`` that shards each unit with ``arguments``; modules in ``never`` are none."""
+    assert plan.selector is not None
+    unit = plan.unit or file.fresh(plan.module, "module", "submodule", "unit")
+    call = call_text(file.ref("torch.distributed.fsdp.fully_shard"), [unit, *arguments])
+    if plan.units is not None:
+        listed = plan.units.text(root, code)
+        return [f"for {unit} in {listed}:", f"    if {unit} is not {root}:", indent(indent(call))]
+    test = plan.selector.format(module=unit, **{f"n{i}": code(n) for i, n in enumerate(plan.selector_nodes)})
+    if not plan.below_root:
+        test = of_others(test, unit, root)
+    beside = f" and {unit} not in {never}" if never is not None else ""
+    return [
+        f"for {unit} in reversed(list({root}.modules())):",
+        f"    if {test}{beside}:",
+        indent(indent(call)),
+    ]

@@ -16,35 +16,19 @@ from fsdp_rules.construction._plan.around import (
     sync_lines,
     unused_lines,
 )
-from fsdp_rules.construction._plan.call_place import Place, called_on, place_of
-from fsdp_rules.construction._plan.each_unit import loop_of_each
-from fsdp_rules.construction._plan.local_functions import lines_of
+from fsdp_rules.construction._plan.call_place import Place, above_of, place_of
+from fsdp_rules.construction._plan.each_unit import loop_of_each, loop_of_units
 from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.plan import ShardPlan
-from fsdp_rules.construction._plan.policy_test import of_others
 from fsdp_rules.construction._plan.policy_text import at_margin, display, policy_text, read_policies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.own_names import BY_FIELDS, own_name
-from fsdp_rules.file.printing import call_text, indent
+from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.tree import Code
+from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Build, Edit, InsertBefore, Replace, ReplaceStatement
-
-#: What one call may become, in lines; more is the work of a helper.
-MOST_LINES = 25
-#: Those of the chain of prefetches, which say what one argument of FSDP1 says and are no reason for a helper.
-CHAIN = 3
-
-
-def too_long(plan: ShardPlan, native: list[Edit], file: File) -> bool:
-    """Whether the native form takes more lines of its own than a maintainer would want to own."""
-    written = [edit for edit in (*native, *plan.edits) if isinstance(edit, ReplaceStatement)]
-    before = sum(file.code(edit.node).count("\n") + 1 for edit in written)
-    after = sum(edit.build(file.code).count("\n") + 1 for edit in written)
-    inserted = sum(edit.build(file.code).count("\n") + 1 for edit in native if isinstance(edit, InsertBefore))
-    chain = CHAIN if plan.prefetches and plan.selector is not None else 0
-    return lines_of(plan.edits) + inserted + max(0, after - before) > MOST_LINES + chain
 
 
 def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
@@ -53,14 +37,14 @@ def render_native(plan: ShardPlan, file: File) -> list[Edit] | None:
     place = place_of(plan.call, file)
     edits: list[Edit] = [*renderer.meshes.strategy_edits()]
     adds = reduces_unused(plan.call, file)
-    if place is None and not renderer.needs_statements and not (adds and called_on(plan.call, file)):
+    if place is None and not renderer.needs_statements and not (adds and above_of(plan.call, file)):
         return [Replace(plan.call, renderer.expression), *edits]
     if place is None:
-        statement = called_on(plan.call, file)
+        statement = above_of(plan.call, file)
         if statement is None:
             return None
-        above = InsertBefore(statement, renderer.statements(Place(statement, "bare")))
-        return [above, Replace(plan.call, renderer.root), *edits]
+        above, in_place = renderer.around(statement)
+        return [above, in_place, *edits]
     if place.form in ("assign", "annotated") or renderer.needs_statements or renderer.meshes.wanted or adds:
         return [ReplaceStatement(place.statement, renderer.statements(place)), *edits]
     return [Replace(plan.call, renderer.expression), *edits]
@@ -108,7 +92,44 @@ class _Renderer:
 
         return build
 
+    def around(self, statement: cst.CSTNode) -> tuple[InsertBefore, Replace]:
+        """What goes above ``statement``, of which the call is a part, and what goes in the place of the call."""
+        place = Place(statement, "part")
+
+        wraps = [one for one in self.file.inside(statement, cst.Call) if self.file.fsdp1(one.func) == FSDP]
+
+        def split(code: Code) -> tuple[list[str], str]:
+            lines, call, behind, root = self._parts(place, code)
+            # The next wrap of the statement may give the names in the call other values before it is made.
+            if call is None or behind or (len(wraps) > 1 and any(" = " in line.split("(")[0] for line in lines)):
+                return [*lines, *([call] if call is not None else []), *behind], root
+            return lines, call
+
+        def above(code: Code) -> str:
+            return "\n".join(split(code)[0])
+
+        def in_place(code: Code) -> str:
+            return split(code)[1]
+
+        return InsertBefore(statement, above), Replace(self.plan.call, in_place)
+
     def _lines(self, place: Place, code: Code) -> list[str]:
+        lines, call, buffers, root = self._parts(place, code)
+        if call is None:
+            lines, call, buffers = [*lines, *buffers], root, []
+        if place.form == "return":
+            return [*lines, call, *buffers, f"return {root}"] if buffers else [*lines, f"return {call}"]
+        if place.annotation is not None:
+            return [*lines, f"{place.target}: {code(place.annotation)} = {call}", *buffers]
+        if place.form == "assign" and place.target != root:
+            return [*lines, f"{place.target} = {call}", *buffers]
+        return [*lines, *([call] if call != root else []), *buffers]
+
+    def _parts(self, place: Place, code: Code) -> tuple[list[str], str | None, list[str], str]:
+        """The statements above the root's call, that call, the statements behind it, and the name of the root.
+
+        The call is None where a loop makes it too.
+        """
         text = code(self.module)
         lines: list[str] = []
         if place.form in ("assign", "annotated") and place.target != text:
@@ -136,15 +157,7 @@ class _Renderer:
         buffers = buffer_lines(self.plan, root, self._buffers_policy, self.file, code, self._never_units)
         buffers += [*unused_lines(self.plan.call, root, self.file), *prefetch_lines(self.plan, root, self.file)]
         buffers += marked(self.module, root, False, self.file) if self.plan.guarded else []
-        if call is None:
-            lines, call, buffers = [*lines, *buffers], root, []
-        if place.form == "return":
-            return [*lines, call, *buffers, f"return {root}"] if buffers else [*lines, f"return {call}"]
-        if place.annotation is not None:
-            return [*lines, f"{place.target}: {code(place.annotation)} = {call}", *buffers]
-        if place.form == "assign" and place.target != root:
-            return [*lines, f"{place.target} = {call}", *buffers]
-        return [*lines, *([call] if call != root else []), *buffers]
+        return lines, call, buffers, root
 
     def _mesh(self, lines: list[str], code: Code) -> str | None:
         """The mesh as the calls name it; statements that make it go to ``lines``."""
@@ -182,8 +195,10 @@ class _Renderer:
             return call
         if plan.selector:
             arguments = [*_keywords(its), *given]
-            each = plan.each is not None
-            lines += self._each(root, arguments, shared, code) if each else self._units(root, arguments, code)
+            if plan.each is not None:
+                lines += loop_of_each(plan, root, arguments, shared, self._never_units, self.file, code)
+            else:
+                lines += loop_of_units(plan, root, arguments, self._never_units, self.file, code)
         return call_text(self.fully_shard, [root, *_keywords(own), *given])
 
     def _policies(
@@ -235,28 +250,6 @@ class _Renderer:
     _buffers_policy: str | None = None
     _ignored: str | None = None
     _never_units: str | None = None
-
-    def _each(self, root: str, arguments: list[str], shared: dict[str, str], code: Code) -> list[str]:
-        return loop_of_each(self.plan, root, arguments, shared, self._never_units, self.file, code)
-
-    def _units(self, root: str, arguments: list[str], code: Code) -> list[str]:
-        assert self.plan.selector is not None
-        unit = self.plan.unit or self.file.fresh(self.module, "module", "submodule", "unit")
-        call = call_text(self.fully_shard, [unit, *arguments])
-        if self.plan.units is not None:
-            listed = self.plan.units.text(root, code)
-            return [f"for {unit} in {listed}:", f"    if {unit} is not {root}:", indent(indent(call))]
-        test = self.plan.selector.format(
-            module=unit, **{f"n{i}": code(n) for i, n in enumerate(self.plan.selector_nodes)}
-        )
-        if not self.plan.below_root:
-            test = of_others(test, unit, root)
-        beside = f" and {unit} not in {self._never_units}" if self._never_units is not None else ""
-        return [
-            f"for {unit} in reversed(list({root}.modules())):",
-            f"    if {test}{beside}:",
-            indent(indent(call)),
-        ]
 
     def _shared(self, mesh: str | None, code: Code) -> dict[str, str]:
         """The arguments that the root and its units have in common, the policy left out."""
