@@ -111,7 +111,7 @@ def _gathered(state: cst.Call, file: File) -> Diagnosis:
         state,
         Level.REVIEW,
         f"{text} of a fresh optimizer is empty under FSDP1 and not under FSDP2, which loads its state",
-        "expect a resumed run to continue with the saved state; FSDP1 reset the optimizer",
+        "expect a resumed run to continue with the saved state. To reset the optimizer as FSDP1 did, do not load it",
     )
 
 
