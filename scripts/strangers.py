@@ -55,6 +55,7 @@ HALVES = (
     "rime",
     "sleet",
     "hoar",
+    "rind",
 )
 
 
