@@ -204,7 +204,7 @@ def reset_block(block: Block) -> None:
     nn.init.normal_(block.gain)
 
 
-def from_meta(rank: int, world_size: int, how: str, policy: str) -> tuple[dict[str, torch.Tensor], ...]:
+def from_meta(rank: int, world_size: int, how: str, policy: str, tied: bool) -> tuple[dict[str, torch.Tensor], ...]:
     """Worker: weights that FSDP1 and fsdp_compat give a model built on the meta device."""
     arguments: dict[str, Any] = {"auto_wrap_policy": POLICIES[policy](), "device_id": DEVICE, "use_orig_params": True}
 
@@ -218,28 +218,29 @@ def from_meta(rank: int, world_size: int, how: str, policy: str) -> tuple[dict[s
     with mock.patch.object(Block, "reset_parameters", reset_block, create=True):
         torch.manual_seed(3)
         with quiet_fsdp1():
-            wrapped = FSDP1(on_meta(False), **arguments)
+            wrapped = FSDP1(on_meta(tied), **arguments)
         with FSDP1.summon_full_params(wrapped):
             theirs = weights_here(wrapped)
         torch.manual_seed(3)
-        ours = weights_of(shard(on_meta(False), **arguments))
+        ours = weights_of(shard(on_meta(tied), **arguments))
     return theirs, ours
 
 
 @pytest.mark.parametrize("policy", ["none", "transformer", "size", "always"])
 @pytest.mark.parametrize("how", ["param_init_fn", "reset_parameters"])
-def test_meta_initialisation_draws_the_numbers_of_fsdp1(pool: Pool, how: str, policy: str) -> None:
-    for theirs, ours in pool.run(from_meta, ranks(2), how, policy):
+@pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
+def test_meta_initialisation_draws_the_numbers_of_fsdp1(pool: Pool, how: str, policy: str, tied: bool) -> None:
+    """A parameter that two modules share on the meta device becomes one for each."""
+    for theirs, ours in pool.run(from_meta, ranks(2), how, policy, tied):
         assert theirs.keys() == ours.keys()
         for name, weight in theirs.items():
             assert torch.equal(weight, ours[name]), name
 
 
 def partly_meta(rank: int, world_size: int) -> None:
-    """Worker: ties stay ties, what has values keeps them, and a module that cannot reset itself is named."""
+    """Worker: what has values keeps them, and a module that cannot reset itself is named."""
     with mock.patch.object(Block, "reset_parameters", reset_block, create=True):
         model = shard(on_meta(True), device_id=DEVICE, auto_wrap_policy=ModuleWrapPolicy({nn.Embedding, Block}))
-        assert model.head.weight is model.embed.weight
         assert_trains(model, rank)
         mixed = on_meta(False)
         mixed.norm = nn.LayerNorm(7)
@@ -260,7 +261,7 @@ def assert_trains(model: nn.Module, rank: int) -> None:
         assert not torch.equal(weight, before[name]), name
 
 
-def test_meta_initialisation_keeps_ties_and_values(pool: Pool) -> None:
+def test_meta_initialisation_keeps_values(pool: Pool) -> None:
     pool.run(partly_meta, ranks(2))
 
 

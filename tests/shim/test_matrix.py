@@ -39,9 +39,6 @@ EXCLUDED: dict[str, Callable[[Spec], bool]] = {
     "tied weights in two units: FSDP1 fails in the forward pass": lambda s: (
         s["weights"] == "tied" and s["policy"] in _SPLITS_TIES
     ),
-    "tied weights on the meta device: FSDP1 initialises them twice and unties them": lambda s: (
-        s["weights"] == "tied" and s["init"] == "meta"
-    ),
     "a flat parameter of one element: FSDP1 takes its reduced gradient for one that waits, and reduces it again": (
         lambda s: s["policy"] == "always" and s["accumulate"] == "deferred" and s["orig_params"] == "False"
     ),

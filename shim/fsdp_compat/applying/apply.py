@@ -122,7 +122,7 @@ def _check_degree(unit: Unit, ranks: int) -> None:
 
 def _apply_unit(plan: Plan, unit: Unit, mesh: DeviceMesh, device: torch.device, synced: set[torch.Tensor]) -> None:
     on_meta = any(parameter_at(place).is_meta for place in unit.places)
-    materialize(unit.module, unit.options.param_init_fn, device, plan.ignored_modules, plan.shared)
+    materialize(unit.module, unit.options.param_init_fn, device, plan.ignored_modules)
     if on_meta:
         note_parameters(_named_places(plan, [unit]), _living_on([unit]))
     params = list(dict.fromkeys(map(parameter_at, unit.places)))

@@ -16,8 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from fsdp_compat.units import Place, parameter_at
-
 _BROADCAST_BYTES = 250 * 2**20
 
 
@@ -26,27 +24,21 @@ def materialize(
     param_init_fn: Callable[[nn.Module], None] | None,
     device: torch.device,
     ignored_modules: Collection[nn.Module],
-    ties: Iterable[tuple[Place, ...]],
 ) -> None:
     """Give the unit's meta tensors storage and values: ``param_init_fn`` on each module, else ``reset_parameters``.
 
     Without ``param_init_fn`` only modules that hold a meta tensor are initialised; FSDP1 would also overwrite what
-    is already there. Parameters that were one stay one (``ties``), with the values drawn last.
+    is already there. As under FSDP1, a parameter of several modules becomes one for each that makes its own.
     Raises TypeError naming the module that has no ``reset_parameters``.
     """
     modules = _own_modules(unit, ignored_modules)
     if not any(tensor.is_meta for module in modules for tensor in _own_tensors(module)):
         return
-    tied_before = {place: parameter_at(place) for tie in ties for place in tie}
     for module in modules:
         if param_init_fn is not None:
             param_init_fn(module)
         elif any(tensor.is_meta for tensor in _own_tensors(module)):
             _reset(module, device)
-    for tie in ties:
-        fresh = [parameter_at(place) for place in tie if parameter_at(place) is not tied_before[place]]
-        for owner, name in tie if fresh else ():
-            owner._parameters[name] = fresh[-1]
 
 
 def _reset(module: nn.Module, device: torch.device) -> None:

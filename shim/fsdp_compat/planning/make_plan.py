@@ -112,7 +112,6 @@ def make_plan(
             for part, unit_options, is_root in [*order, (module, options, True)]
         ),
         ties=ownership.ties,
-        shared=ownership.shared,
         ignored=ownership.ignored,
         ignored_modules=frozenset(ignored_module_set),
         full_precision=full_precision,

@@ -34,19 +34,18 @@ class Tie:
 class Ownership:
     """``places`` of each unit (the root included), ``fqns`` of all parameters not ignored.
 
-    ``shared`` holds the places of every parameter that has several, ``ties`` those of them that cross units.
+    ``ties`` are the parameters that cross units. On the meta device each module has its own: FSDP1 makes it one.
     """
 
     places: dict[nn.Module, tuple[Place, ...]]
     ties: tuple[Tie, ...]
-    shared: tuple[tuple[Place, ...], ...]
     ignored: tuple[Place, ...]
     fqns: dict[nn.Parameter, str]
 
     @staticmethod
     def of(root: nn.Module, units: Collection[nn.Module], ignored_params: set[nn.Parameter]) -> Ownership:
         """Survey ``root``, whose ``units`` (without the root) will be sharded; sharded modules are not entered."""
-        sightings: dict[nn.Parameter, list[tuple[Place, str, Chain]]] = {}
+        sightings: dict[tuple[nn.Parameter, nn.Module | None], list[tuple[Place, str, Chain]]] = {}
         ignored: dict[Place, None] = {}
         names: dict[nn.Module, str] = {}
         for module, fqn, chain in _walk(root, "", (root,), units):
@@ -56,7 +55,8 @@ class Ownership:
                     ignored[module, name] = None
                 else:
                     full_name = f"{fqn}.{name}" if fqn else name
-                    sightings.setdefault(param, []).append(((module, name), full_name, chain))
+                    key = param, module if param.is_meta else None
+                    sightings.setdefault(key, []).append(((module, name), full_name, chain))
         places: dict[nn.Module, dict[Place, None]] = {unit: {} for unit in (*units, root)}
         ties = []
         for seen in sightings.values():
@@ -77,9 +77,8 @@ class Ownership:
         return Ownership(
             places={unit: tuple(found) for unit, found in places.items()},
             ties=tuple(ties),
-            shared=tuple(places for places in map(_places, sightings.values()) if len(places) > 1),
             ignored=tuple(ignored),
-            fqns={param: seen[0][1] for param, seen in sightings.items()},
+            fqns={param: seen[0][1] for (param, _), seen in reversed(sightings.items())},
         )
 
     def numel(self, unit: nn.Module) -> int:

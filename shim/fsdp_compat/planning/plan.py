@@ -64,15 +64,13 @@ class Unit:
 class Plan:
     """What :func:`fsdp_compat.shard` does to ``root``: ``units`` in the order they are applied, the root last.
 
-    ``shared`` holds the places of each tied parameter, ``ties`` those that several units would share;
-    ``full_precision`` are the modules kept in fp32;
+    ``ties`` are the parameters that several units would share; ``full_precision`` are the modules kept in fp32;
     ``notes`` says, one sentence each, where the units differ from FSDP1's. ``str(plan)`` is a table.
     """
 
     root: nn.Module
     units: tuple[Unit, ...]
     ties: tuple[Tie, ...]
-    shared: tuple[tuple[Place, ...], ...]
     ignored: tuple[Place, ...]
     ignored_modules: frozenset[nn.Module]
     full_precision: tuple[nn.Module, ...]
