@@ -37,7 +37,8 @@ Trait = Literal[
     "enters_modules",  # So, and the method runs another method of a module in the model than its call.
     "writes",  # It is called, and leads to a change in place of a model's parameters by a function of the tree.
     "unstepped",  # It is called to take the state of an optimizer that may have made no step.
-    "filled",  # It is called to take the state of an optimizer that a load of torch's checkpoints then fills.
+    "filled",  # It is called to load a checkpoint into the state of an optimizer that has made no step.
+    "perhaps_filled",  # It is called to load a checkpoint into that of an optimizer of which one may have made none.
     "unscheduled",  # It is called to read the state of an optimizer whose scheduler is built later.
     "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
     "loaded_again",  # It is called to take an optimizer's state that is loaded in the same run, out of memory.

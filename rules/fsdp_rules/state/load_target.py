@@ -69,8 +69,9 @@ def resume(net, path):
         """Look at what each load is given to fill."""
         if not isinstance(node, cst.Call) or not file.project.may_trap(file.settings.traps):
             return
-        if known_as("filled", node.func, file):
-            yield _gathered(node, file)
+        sure = known_as("filled", node.func, file)
+        if sure or known_as("perhaps_filled", node.func, file):
+            yield _gathered(node, sure, file)
         if file.resolved(node.func) not in LOADS:
             return
         target = (bind(node, ("state_dict", "storage_reader")) or _by_keyword(node)).get("state_dict")
@@ -96,22 +97,22 @@ def resume(net, path):
                 )
 
 
-def _gathered(state: cst.Call, file: File) -> Diagnosis:
+def _gathered(load: cst.Call, sure: bool, file: File) -> Diagnosis:
     """FSDP1's own functions return no state of a fresh optimizer; FSDP2's fill it in."""
-    text = file.code(state.func)
     if file.settings.to == "shim":
         return Diagnosis(
-            state,
+            load,
             Level.REVIEW,
-            f"{text} of a fresh optimizer is empty, as under FSDP1: its state is not loaded",
+            "the state of a fresh optimizer is empty, as under FSDP1, so this load leaves it out",
             "load load_sharded_optimizer_state_dict(model.state_dict(), key, reader) of "
             "torch.distributed.checkpoint.optimizer",
         )
+    unsure = "" if sure else "if the optimizer has made no step: "
     return Diagnosis(
-        state,
-        Level.REVIEW,
-        f"{text} of a fresh optimizer is empty under FSDP1 and not under FSDP2, which loads its state",
-        "expect a resumed run to continue with the saved state. To reset the optimizer as FSDP1 did, do not load it",
+        load,
+        Level.MANUAL if sure else Level.REVIEW,
+        f"{unsure}FSDP1's state of a fresh optimizer is empty, so this load reset it, and FSDP2's load fills it",
+        "to resume with the saved state, keep the line. To reset the optimizer as FSDP1 did, do not load its state",
     )
 
 

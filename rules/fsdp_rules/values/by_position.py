@@ -181,7 +181,7 @@ def facts_of(
 
 def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]]]:
     """The places that each way through the tree finds."""
-    read_again, loaded_again = counted_states(machine)
+    (read_again, loaded_again), filled = counted_states(machine), filled_states(machine)
     runs_modules, enters_modules = unit_methods(machine, lambda one: is_no_module(one, machine, gives))
     return {
         "kept_part": kept_parts(machine),
@@ -194,7 +194,8 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "read_again": read_again,
         "loaded_again": loaded_again,
         "unstepped": unstepped_states(machine),
-        "filled": filled_states(machine),
+        "filled": filled[True],
+        "perhaps_filled": filled[False],
         "unscheduled": unscheduled_loads(machine),
         "closureless": without_closure(machine),
         "sets_state_type": state_setters(machine, lambda one: _is_kept(one, machine, gives)),

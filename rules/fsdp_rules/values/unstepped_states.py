@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from functools import partial
 from typing import TypeVar
 
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute
@@ -31,20 +32,33 @@ def unstepped_states(machine: Interpreter) -> dict[str, set[At]]:
     return _first(takes, machine, steps.made_by, lambda *take: {True} if counted(*take) else set())
 
 
-def filled_states(machine: Interpreter) -> dict[str, set[At]]:
-    """By files, the places of what is called that takes a state which a load of torch's checkpoints fills."""
-    loaded, found = _loaded_into(machine), defaultdict[str, set[At]](set)
-    for frame, _, one in _calls(machine, TAKES.__contains__):
-        if not loaded.isdisjoint(machine.store.of(frame.base + one.to)):
-            found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+def filled_states(machine: Interpreter) -> dict[bool, dict[str, set[At]]]:
+    """By files, the places of loads of torch's checkpoints that fill such a state; False: one that may be such a state.
+
+    An optimizer that is made in several ways may be another one where its state is taken.
+    """
+    loads = [*_calls(machine, lambda name: _LOADS.fullmatch(name) is not None)]
+    steps = _Steps(machine) if loads else None
+    fresh: dict[bool, set[Obj]] = {True: set(), False: set()}
+    for frame, place, one in _calls(machine, TAKES.__contains__) if steps is not None else ():
+        made = machine.store.of(frame.base + one.to)
+        held = _optimizers(frame, one, machine)
+        orders = [(each, CallOrder(machine, partial(steps.is_step, each))) for each in held] if steps else []
+        if not orders or any(order.latest(frame.body, place) != {True} for _, order in orders):
+            fresh[True] |= set(made)
+        elif any(steps.is_made_again(each, order) for each, order in orders if steps):
+            fresh[False] |= set(made)
+    found: dict[bool, dict[str, set[At]]] = {sure: defaultdict(set) for sure in fresh}
+    for frame, _, one in loads:
+        for sure, states in fresh.items():
+            if not states.isdisjoint(_deep(_given(frame, one, machine), machine)):
+                found[sure][frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
     return found
 
 
 def unscheduled_loads(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of what is called that reads a state for an optimizer whose scheduler is built later."""
-
-    def optimizers(frame: Frame, one: Call) -> set[Obj]:
-        return {each for each in _given(frame, one, machine) if each.kind is Kind.OPTIMIZER or each.is_argument}
+    optimizers = partial(_optimizers, machine=machine)
 
     def scheduled(frame: Frame, one: Call) -> set[Obj]:
         builds = any(name.startswith("torch.optim.lr_scheduler.") for name in names_of(frame, one, machine))
@@ -64,6 +78,10 @@ def _calls(machine: Interpreter, of: Callable[[str], bool]) -> Iterator[tuple[Fr
 def _given(frame: Frame, call: Call, machine: Interpreter) -> set[Obj]:
     values = (*call.args, *(value for _, value in call.keywords))
     return {each for value in values for each in machine.store.of(frame.base + value)}
+
+
+def _optimizers(frame: Frame, call: Call, machine: Interpreter) -> set[Obj]:
+    return {one for one in _given(frame, call, machine) if one.kind is Kind.OPTIMIZER or one.is_argument}
 
 
 def _first(
@@ -86,8 +104,12 @@ def _loaded_into(machine: Interpreter) -> set[Obj]:
     found: set[Obj] = set()
     for frame, _, one in _calls(machine, lambda name: _LOADS.fullmatch(name) is not None):
         found |= _given(frame, one, machine)
-    inner = (machine.store.of(machine.items.all(one)) for one in tuple(found) if one.kind is Kind.CONTAINER)
-    return found.union(*inner)
+    return _deep(found, machine)
+
+
+def _deep(held: set[Obj], machine: Interpreter) -> set[Obj]:
+    """``held``, and what the containers among them have."""
+    return held.union(*(machine.store.of(machine.items.all(one)) for one in held if one.kind is Kind.CONTAINER))
 
 
 def _is_first(
@@ -124,11 +146,38 @@ class _Steps:
 
     def made_by(self, frame: Frame, call: Call) -> Iterator[bool]:
         """Whether ``call`` makes one."""
-        if call.of in self._methods(frame.body):
-            owners = [one.of for one in frame.body.operations if isinstance(one, GetAttribute) and one.to == call.of]
-            held = [one for of in (*owners, *call.args) for one in self._machine.store.of(frame.base + of)]
-            if any(one.kind is Kind.OPTIMIZER for one in held):
-                yield True
+        if any(one.kind is Kind.OPTIMIZER for one in self._stepped(frame, call)):
+            yield True
+
+    def is_step(self, optimizer: Obj, frame: Frame, call: Call) -> Iterator[bool]:
+        """Whether ``call`` makes one of ``optimizer`` (True), or the optimizer itself (False)."""
+        if optimizer in self._stepped(frame, call):
+            yield True
+        if optimizer.data[:2] == (frame.body.path, call.at) and optimizer.kind is Kind.OPTIMIZER:
+            yield False
+
+    def is_made_again(self, optimizer: Obj, order: CallOrder[bool]) -> bool:
+        """Whether the call that makes ``optimizer`` runs in a loop, or in a function that several calls run."""
+        for body in {frame.body for frame in self._machine.frames if frame.body.path == optimizer.data[0]}:
+            for place, one in enumerate(body.operations):
+                if isinstance(one, Call) and one.at == optimizer.data[1]:
+                    return self._runs_again(body, place, order)
+        return True
+
+    def _runs_again(self, body: Body, place: int, order: CallOrder[bool], seen: Set[Body] = frozenset()) -> bool:
+        callers = order.callers(body)
+        return (
+            any(place in loop for loop in body.loops)
+            or len(callers) > 1
+            or body in seen
+            or any(self._runs_again(caller, at, order, {*seen, body}) for caller, at in callers)
+        )
+
+    def _stepped(self, frame: Frame, call: Call) -> list[Obj]:
+        if call.of not in self._methods(frame.body):
+            return []
+        owners = [one.of for one in frame.body.operations if isinstance(one, GetAttribute) and one.to == call.of]
+        return [one for of in (*owners, *call.args) for one in self._machine.store.of(frame.base + of)]
 
     def are_counted(self, held: set[Obj]) -> bool:
         """Whether an optimizer among ``held`` may count its steps."""
