@@ -142,7 +142,7 @@ class TensorReads:
         for place, times, name in sorted((*reader, one) for one in names for reader in readers.get(one, ())):
             if not any(are_apart(body, *other, place, name) for other in kept):
                 kept.append((place, name))
-                total += times
+                total += 2 * times if is_again(body, name, place) else times
         self._running.discard((body, value))
         return total
 

@@ -186,3 +186,26 @@ def test_no_helper_for_a_model_that_never_has_gradients(ran: str, helps: bool) -
     result = rewrite(MODEL.format(forward=f"        {SHARED['around']}") + run)
     assert isinstance(result, Changed)
     assert ("fsdp_compat" in result.source.decode()) is helps
+
+
+BRANCHES = {
+    "in a comprehension": "return torch.stack([one(x) for one in self.branches]).sum(0)",
+    "in a loop": "total = 0\n        for one in self.branches:\n            total = total + one(x)\n        return total",
+    "through another name": "given = x\n        return sum(one(given) for one in self.branches)",
+}
+
+
+@pytest.mark.parametrize("forward", BRANCHES.values(), ids=BRANCHES)
+def test_a_unit_that_reads_its_input_in_each_round_of_a_loop(forward: str) -> None:
+    unit = "self.branches = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))\n\n    def forward(self, x):\n        "
+    model = MODEL.replace(
+        "self.gate, self.up = nn.Linear(8, 8), nn.Linear(8, 8)\n\n    def forward(self, x):\n"
+        "        return torch.sigmoid(self.gate(x)) * self.up(x)",
+        unit + forward,
+    )
+    assert unit in model
+    told = [
+        "FSDP1 sums the gradients" in "".join(one.message for one in findings(model.format(forward=f"        {body}")))
+        for body in ("return self.gated(x) + x", "return self.gated(x)", "return self.plain(x) + x")
+    ]
+    assert told == [True, False, False]
