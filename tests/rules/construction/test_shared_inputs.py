@@ -190,7 +190,7 @@ def test_no_helper_for_a_model_that_never_has_gradients(ran: str, helps: bool) -
 
 BRANCHES = {
     "in a comprehension": "return torch.stack([one(x) for one in self.branches]).sum(0)",
-    "in a loop": "total = 0\n        for one in self.branches:\n            total = total + one(x)\n        return total",
+    "in a loop": "y = 0\n        for one in self.branches:\n            y = y + one(x)\n        return y",
     "through another name": "given = x\n        return sum(one(given) for one in self.branches)",
 }
 
