@@ -167,9 +167,9 @@ def _emptied(found: Returned, file: File) -> Edit:
 
 
 def _switched(block: cst.With, file: File) -> Iterator[Diagnosis]:
-    for call in switching(block, file):
+    for entry, call in switching(block, file):
         yield Diagnosis(
-            call,
+            entry,
             Level.MANUAL,
             f"{file.code(call.func)} sets the state dict type for the calls in this block, and FSDP2 has no "
             "such setting",

@@ -223,3 +223,22 @@ class Saver:
             return self.model.state_dict()
 """
     assert [one.rule for one in findings(source) if one.level.value == "manual"] == ["FSDP119"]
+
+
+def test_a_context_that_a_name_stands_for_is_one_of_several() -> None:
+    """Neither kind is guessed for the calls in the block."""
+    source = f"""{IMPORTS}
+def full(model):
+    return FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)
+
+def sharded(model):
+    return FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+
+def save(net, kind):
+    model = FSDP(net)
+    entered = full(model) if kind == "full" else sharded(model)
+    with entered:
+        return model.state_dict()
+"""
+    found = {(entry.rule, entry.line, entry.level.value) for entry in findings(source)}
+    assert {("FSDP301", 13, "manual"), ("FSDP309", 14, "manual")} <= found

@@ -88,10 +88,11 @@ def _is_optional(node: cst.BaseExpression, file: File) -> bool:
     )
 
 
-def switching(block: cst.With, file: File) -> list[cst.Call]:
-    """The calls of the tree's own functions by which ``block`` enters what sets the kind of state."""
-    calls = (item.item for item in block.items if isinstance(item.item, cst.Call))
-    return [call for call in calls if known_as("sets_state_type", call, file)]
+def switching(block: cst.With, file: File) -> list[tuple[cst.BaseExpression, cst.Call]]:
+    """What ``block`` enters, with the calls of the tree's own functions in it, or in its name, that set the kind."""
+    entries = [(item.item, one) for item in block.items for one in file.values(item.item) or [item.item]]
+    calls = [(entry, call) for entry, value in entries for call in file.inside(value, cst.Call)]
+    return [(entry, call) for entry, call in calls if known_as("sets_state_type", call, file)]
 
 
 def yields(block: cst.With, file: File) -> bool:

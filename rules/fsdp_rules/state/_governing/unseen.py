@@ -20,7 +20,7 @@ def unseen_manager(place: cst.Call, file: File) -> str:
     if any(file.scope(call) == file.scope(place) for call in unseen):
         return "state_dict_type"
     blocks = (ancestor for ancestor in file.ancestors(place) if isinstance(ancestor, cst.With))
-    return next((file.code(switch.func) for block in blocks for switch in switching(block, file)), "")
+    return next((file.code(switch.func) for block in blocks for _, switch in switching(block, file)), "")
 
 
 def outer_manager(place: cst.Call, file: File) -> str:
