@@ -520,3 +520,25 @@ BUILDS = "scheduler = torch.optim.lr_scheduler.LambdaLR(optim, abs)"
 @pytest.mark.parametrize(("before", "after"), [("pass", BUILDS), (BUILDS, "pass")])
 def test_so_has_one_that_the_caller_of_the_load_builds_afterwards(before: str, after: str) -> None:
     assert (FILLED in output(ELSEWHERE.format(before=before, after=after))) == (after == BUILDS)
+
+
+def test_an_optimizer_state_that_is_taken_first_now_reshards_what_an_evaluation_gathered() -> None:
+    """FSDP1's statement takes the state of the model first, whose function reshards it under FSDP2."""
+    after = output("""
+import torch
+from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, StateDictType
+
+def main(net, batches, kept):
+    model = FSDP(net, use_orig_params=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in batches:
+        model(batch).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model(batch)
+        with FSDP.state_dict_type(
+            model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True), FullOptimStateDictConfig(True, True)
+        ):
+            kept.append({"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)})
+""")
+    assert after.index("unit.reshard()") < after.index("= get_optimizer_state_dict(") < after.index('{"model": get_')

@@ -6,9 +6,14 @@ from collections.abc import Callable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import broken, depth, is_embedded
 from fsdp_rules.file.tree import Code
+from fsdp_rules.model.flowing import is_ungraphed
+from fsdp_rules.model.passes import may_follow_forward
+from fsdp_rules.model.root_parameters import runs_without_graph
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrappers import for_others, other_wrapper
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.settings import LINE_LENGTH
@@ -65,6 +70,15 @@ class Writer:
         self.file = site.file
         self.full = site.full
         self.model: Build = lambda code: code(site.model)
+
+    def may_be_gathered(self) -> bool:
+        """Whether a forward may be the last pass of the model, after which its root is whole."""
+        call, model = self.state.call, self.site.model
+        if not is_repeatable(model) or not isinstance(self.file.statement(call), cst.BaseSmallStatement):
+            return False
+        if is_ungraphed(model, self.file) or runs_without_graph(model, self.file):
+            return True
+        return may_follow_forward(call, self.file, sharded(model, self.file).is_made_here)
 
     def function(self) -> str:
         """How this file spells the function that takes the call's place."""

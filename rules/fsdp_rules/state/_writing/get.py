@@ -14,13 +14,14 @@ from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.printing import depth, is_embedded, line_with
 from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.origin import may_have_group
+from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.sharded import wrapper_of
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrappers import other_wrapper
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.settings import LINE_LENGTH
-from fsdp_rules.state._governing.calls import Action, state_call
+from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.on_one_rank import is_on_rank_zero_alone
 from fsdp_rules.state._governing.state_settings import Config
 from fsdp_rules.state._writing.base import CLOSURELESS, HELPERS, Writer, each_tensor, refuse
@@ -235,7 +236,12 @@ class Taking(Writer):
             return [taken, InsertAfter(statement, lambda code: moved(file.code(targets[0].target)))]
         name = file.fresh(statement, "optim_state", "optimizer_state", "optim_state_dict")
         first: Build = lambda code: f"{name} = {kept(self.call(get, arguments, options, code))}\n{moved(name)}"  # noqa: E731
-        return [InsertBefore(statement, first), Replace(call, lambda code: name)]
+        edits: list[Edit] = [InsertBefore(statement, first), Replace(call, lambda code: name)]
+        before = takewhile(lambda one: one is not call, calls_in(statement))
+        # The state of the model, which shards it, is taken after this one then.
+        if any(one.action is Action.GET_MODEL for one in filter(None, (state_call(each, file) for each in before))):
+            return [reshard_before(statement, self.site.model, file), *edits] if self.may_be_gathered() else edits
+        return edits
 
     def _on_cpu(self, call: str, asked: str) -> str:
         parts = (f"name: tensor.cpu(){f' if {asked} else tensor' * bool(asked)}", f"for name, tensor in {call}.items()")

@@ -9,12 +9,9 @@ import libcst as cst
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
-from fsdp_rules.model.flowing import is_doubled, is_ungraphed, known_as, value_of
+from fsdp_rules.model.flowing import is_doubled, known_as, value_of
 from fsdp_rules.model.origin import may_have_group
-from fsdp_rules.model.passes import may_follow_forward
 from fsdp_rules.model.resharding import reshard_before
-from fsdp_rules.model.root_parameters import runs_without_graph
-from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.state._governing.calls import Action, calls_in, state_call
 from fsdp_rules.state._governing.loading import result_is_read
@@ -108,7 +105,7 @@ class Putting(Writer):
             return f"{text}._replace(missing_keys={names})" if lists_missing else text
 
         found = self.replaced(build)
-        if self.full is False or not self._may_be_gathered():
+        if self.full is False or not self.may_be_gathered():
             return found
         # torch cuts a full state to the parameters that it finds, and loads them into the sharded ones.
         before = reshard_before(self.file.statement(self.state.call), self.site.model, self.file)
@@ -122,15 +119,6 @@ class Putting(Writer):
 
     def _may_be_grouped(self) -> bool:
         return "own_group" in self.file.project.flags and may_have_group(self.site.model, self.file)
-
-    def _may_be_gathered(self) -> bool:
-        """Whether a forward may be the last pass of the model, after which its root is whole."""
-        call, model = self.state.call, self.site.model
-        if not is_repeatable(model) or not isinstance(self.file.statement(call), cst.BaseSmallStatement):
-            return False
-        if is_ungraphed(model, self.file) or runs_without_graph(model, self.file):
-            return True
-        return may_follow_forward(call, self.file, sharded(model, self.file).is_made_here)
 
     def _full_load(self) -> Build:
         """Whether a full state is sent from rank 0 and cut up.
