@@ -91,7 +91,11 @@ class _Modules:
             held = self._machine.store.of(frame.base + value)
             made = {part.since for one in held for part in self._parts(one)}
             done = {(site.place, site.column) for site in before & made}
-            left = wraps[value] = {site for site in wraps.get(of, later) if (site.place, site.column) not in done}
+            left = {site for site in wraps.get(of, later) if (site.place, site.column) not in done}
+            if held and all(one.kind is Kind.MODEL and one.since in before for one in held):
+                # A later wrap is given a copy of what these have in them, or has them in its module.
+                left = {site for site in left if any(self._parts(each) & {*held} for each in self.wrapped[site])}
+            wraps[value] = left
             inner = set().union(*(self.wrapped.get(site, set()) for site in left))
             if any(self._shares(one, inner) for one in held if self._is_known(one) and not self._is_other(one)):
                 return places.get(value)

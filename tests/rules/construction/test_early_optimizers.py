@@ -245,3 +245,23 @@ def main(x):
     optimizer.step()
 """
     assert ("FSDP117" not in {one.rule for one in findings(source)}) is ends
+
+
+@pytest.mark.parametrize(
+    ("second", "lines"),
+    [("FSDP(source, use_orig_params=True)", []), ("FSDP(torch.nn.Sequential(model), use_orig_params=True)", [9])],
+    ids=["copy", "around"],
+)
+def test_a_copy_of_a_wrapped_module_is_another_model(second: str, lines: list[int]) -> None:
+    source = f"""
+import copy
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def build(net):
+    source = copy.deepcopy(net)
+    model = FSDP(net, use_orig_params=True)
+    optimizer = torch.optim.AdamW([{{"params": list(model.parameters())}}])
+    return optimizer, {second}
+"""
+    assert [found.line for found in findings(source) if found.rule == "FSDP117"] == lines
