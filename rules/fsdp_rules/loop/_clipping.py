@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
@@ -14,6 +15,9 @@ from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.wrap_given import IGNORED, wrap_given
 from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
+
+#: Names of parameters, which hyperparameters (hparams) are not.
+_PARAMETERS = re.compile(r"(?<![a-z])param", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def takes_a_norm(call: cst.Call, file: File) -> bool:
         return all(argument.star for argument in call.args)
     if "max_norm" not in arguments or not set(arguments) <= {"max_norm", "norm_type"}:
         return False
-    return "param" not in file.code(arguments["max_norm"])
+    return _PARAMETERS.search(file.code(arguments["max_norm"])) is None
 
 
 def may_be_own_method(found: Sharded, file: File) -> bool:

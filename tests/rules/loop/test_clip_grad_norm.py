@@ -467,3 +467,15 @@ main(Tower())
 def test_a_function_of_the_tree_is_not_fsdp1_s_method(made: str, own: str) -> None:
     elsewhere = "class Other:\n    def clip_grad_norm_(self): pass\n"
     assert all(one.rule != "FSDP201" for one in findings(OWN.format(made=made, own=own), o=elsewhere))
+
+
+@pytest.mark.parametrize("limit", ["self.hparams.clip", 'hparams["max_grad_norm"]', "self.HPARAMS.clip"])
+def test_a_limit_among_hyperparameters_is_no_list_of_parameters(limit: str) -> None:
+    source = f"""
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def step(self, net, hparams):
+    model = FSDP(net)
+    return model.clip_grad_norm_({limit})
+"""
+    assert levels(source) == ["safe"]
