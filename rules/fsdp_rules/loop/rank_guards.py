@@ -75,7 +75,7 @@ def report(model, rank):
                     node,
                     Level.REVIEW if _is_handed_on(node, file) else Level.MANUAL,
                     f"{brief(file.code(node))} counts the whole parameter (FSDP1: this rank's shard)",
-                    "use p.to_local().numel() to count the shard",
+                    "use p.to_local().numel() to count the shard, which FSDP2 cuts by rows (FSDP1: by elements)",
                 )
             return
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.verdict.result import Changed
-from tests.rules.helpers import rewrite
+from tests.rules.helpers import findings, rewrite
 
 HEAD = """\
 import torch
@@ -156,3 +156,25 @@ def test_hooks_of_a_step_see_none_that_torch_makes(register: str) -> None:
     assert isinstance(result, Changed)
     helper = b"fsdp_compat.optim_state_dict_to_load(model, optimizer, torch.load(path))"
     assert (helper in result.source) == ("step" in register)
+
+
+def test_the_advice_for_a_state_left_to_the_reader_names_the_helper_before_the_first_step() -> None:
+    source = """
+from tools import entered
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def save(net, optimizer):
+    model = FSDP(net)
+    with entered(model):
+        return FSDP.optim_state_dict(model, optimizer)
+"""
+    tools = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+def entered(model, kinds=(StateDictType.FULL_STATE_DICT,)):
+    for kind in kinds:
+        FSDP.set_state_dict_type(model, kind)
+    return FSDP.state_dict_type(model, kinds[0])
+"""
+    (found,) = (entry for entry in findings(source, tools=tools) if entry.rule == "FSDP304")
+    assert found.level.value == "manual" and "Before the first step, use fsdp_compat.optim_state_dict" in found.advice

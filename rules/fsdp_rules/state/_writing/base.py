@@ -30,6 +30,10 @@ CLOSURELESS = (
 )
 COMPARE = "compare the keys, dtypes and peak memory of a first save with those of FSDP1"
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
+EARLY = (
+    ". Before the first step, use fsdp_compat.optim_state_dict: torch's function runs a step with a learning rate of 0 "
+    "there, which Adam counts"
+)
 SCHEDULED = '. If a scheduler saved "initial_lr" in the groups, set it in the groups of the new optimizer first'
 
 #: What the state of one parameter is called in a loop, the first that is free.
@@ -52,7 +56,8 @@ def refuse(state: StateCall, problem: str) -> Diagnosis:
         state.call,
         Level.MANUAL,
         f"{state.name} cannot be rewritten: {problem}",
-        BY_HAND.format(name=state.action.value) + (SCHEDULED if state.action is Action.SET_OPTIM else ""),
+        BY_HAND.format(name=state.action.value)
+        + {Action.GET_OPTIM: EARLY, Action.SET_OPTIM: SCHEDULED}.get(state.action, ""),
         claims=(state.call.func,),
     )
 
