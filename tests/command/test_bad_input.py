@@ -177,3 +177,17 @@ def test_an_empty_path_is_not_the_current_directory(command: str, capsys: pytest
 def test_syntax_of_a_newer_python_names_the_remedy() -> None:
     assert why_unparsable(b'x = t"{FSDP(x)}"\n').endswith(f". {NEWER}")
     assert NEWER not in why_unparsable(b"def f(:\n  FSDP(x)\n")
+
+
+@pytest.mark.parametrize(("imported", "told"), [("from part import Trainer", True), ("Trainer = Other", False)])
+def test_a_file_that_a_model_may_reach_is_named_if_it_cannot_be_read(
+    imported: str, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It speaks of FSDP nowhere; only what imports it does."""
+    (tmp_path / "part.py").write_text("class Trainer:\n    def fit(self):\n        print self.model\n")
+    (tmp_path / "good.py").write_text(
+        f"{imported}\n{IMPORT}\ndef main(net):\n    trainer = Trainer()\n    trainer.model = FSDP(net)\n"
+        "    trainer.fit()\n"
+    )
+    assert main(["rewrite", "--diff", "."]) == 0
+    assert ("part.py: skipped: a wrapped model may reach it" in capsys.readouterr().err) is told

@@ -156,7 +156,7 @@ def facts_of(
         changed=changed,
         built_early=built_early,
         built_before=earlier,
-        reached=reached(machine),
+        reached=reached(machine) | machine.modules.unparsed,
         read=_read(machine, gives),
         thawed=thawed(machine),
         named=_named(known, lines, machine, gives),

@@ -70,6 +70,11 @@ class Modules:
             store.lazily(store.cells(), Lazy(lambda: self.run(path)))
 
     @property
+    def unparsed(self) -> frozenset[str]:
+        """The files that were to be run and do not parse: what they do with what they are given is not known."""
+        return frozenset(path for path, frame in self.frames.items() if frame is None)
+
+    @property
     def is_full(self) -> bool:
         """Whether as much was read as is read where nothing asks for more."""
         return self._size > MOST
