@@ -69,7 +69,8 @@ def report(model, rank):
                 counted, file
             )
             # An optimizer skips by it what has no elements, where a step changes nothing.
-            is_silent = is_summoned(node, file) or own_optimizer(node, file) is not None
+            is_own = own_optimizer(node, file) is not None and not _is_added_up(node, file)
+            is_silent = is_summoned(node, file) or is_own
             if held is not Certainty.NO and not is_silent:
                 yield Diagnosis(
                     node,
@@ -91,6 +92,12 @@ def report(model, rank):
                 f"{file.code(node)} on a sharded parameter is a collective: one rank hangs or reads a part",
                 "compute it on every rank and guard only the use of the result, or use p.to_local()",
             )
+
+
+def _is_added_up(node: cst.CSTNode, file: File) -> bool:
+    """Whether the count is added to an attribute, for others to read."""
+    statement = file.statement(node)
+    return isinstance(statement, cst.AugAssign) and isinstance(statement.target, cst.Attribute)
 
 
 def _is_handed_on(node: cst.CSTNode, file: File) -> bool:

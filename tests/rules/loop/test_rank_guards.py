@@ -80,3 +80,29 @@ def report(net):
 def test_counts_that_decide_or_are_kept_are_manual(body: str, level: str, to: str) -> None:
     said = findings(UNITS.format(body=body), Settings(to=to))
     assert [found.level.value for found in said if found.rule == "FSDP214"] == [level]
+
+
+OPTIMIZER = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Own(torch.optim.Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                {body}
+                p.data.add_(p.grad, alpha=-group["lr"])
+
+def main(net):
+    model = FSDP(net)
+    optimizer = Own(model.parameters(), dict(lr=0.1))
+    model(net).sum().backward()
+    optimizer.step()
+
+main(None)
+"""
+
+
+@pytest.mark.parametrize(("body", "said"), [("self.seen += p.numel()", ["review"]), ("if not p.numel(): continue", [])])
+def test_counts_that_an_optimizer_keeps(body: str, said: list[str]) -> None:
+    assert levels(OPTIMIZER.format(body=body)) == said
