@@ -208,8 +208,9 @@ def judged(program: Program, options: argparse.Namespace) -> list[Result]:
                 if result.verdict == "announced" and by_hand.exists() and mode == "native":
                     unfit = edited(tree, by_hand, base / "by_hand" / "tree")
                     hand = ranks.run(program, arguments, base / "by_hand" / "tree", base / "by_hand" / setting)
-                    rest = [] if hand.failed else compared(before.out, hand.out)
-                    if not hand.failed and not unfit and all(program.explains(d) for d in rest):
+                    left = [] if hand.failed else compared(before.out, hand.out)
+                    rest = [d for d in left if not program.explains(d)]
+                    if not hand.failed and not unfit and not rest:
                         result.verdict = "equal after manual"
                     else:
                         result.note += f"; by hand: {unfit or hand.failed or rest[0]}"
