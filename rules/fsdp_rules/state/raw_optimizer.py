@@ -8,8 +8,9 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.model.flowing import known_as
+from fsdp_rules.model.flowing import known_as, value_of
 from fsdp_rules.model.guards import is_under_ddp
+from fsdp_rules.project.flow import Certainty
 from fsdp_rules.state._optimizer_objects import is_an_optimizer
 from fsdp_rules.state._writing.pickled import is_unpickled
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -69,18 +70,20 @@ def main(net, rank):
         if not isinstance(node, cst.Call) or "fsdp1" not in file.project.tree_flags:
             return
         taken, loads = _taken_whole(node, file), _loads_a_part(node, file)
-        if (taken is None and not loads and not is_raw_state(node, file)) or not (
+        if (taken is None and loads is None and not is_raw_state(node, file)) or not (
             file.project.touches(file.path) or any(map(canonical, file.aliases.values()))
         ):
             return
         if is_under_ddp(node, file) or _is_of_ddp(file):
             return
-        if loads:
-            text = file.code(node.func)
+        if loads is not None:
+            text, is_read = file.code(loads), value_of(node.args[0].value, file).loaded is Certainty.YES
+            sure = is_read and is_an_optimizer(loads, file)
             yield Diagnosis(
                 node,
-                Level.MANUAL,
-                f"{text} takes this rank's part of a state from a file: FSDP1's are flat, and the next step fails",
+                Level.MANUAL if sure else Level.REVIEW,
+                f"{'' if sure else f'if {text} is an optimizer: '}{text} gets this rank's part of a state from a file: "
+                "FSDP1's are flat, and the next step fails",
                 _LOADING,
             )
             return
@@ -101,15 +104,12 @@ def main(net, rank):
         )
 
 
-def _loads_a_part(call: cst.Call, file: File) -> bool:
-    """Whether an optimizer over sharded parameters gets what a file holds, as none of FSDP1's functions made it."""
-    return (
-        isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "load_state_dict"
-        and bool(call.args)
-        and known_as("sharded_optimizer", call.func.value, file)
-        and is_unpickled(call.args[0].value, file)
-    )
+def _loads_a_part(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """What may be an optimizer over sharded parameters, and gets what a file holds, as no function of FSDP1 made it."""
+    if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "load_state_dict" or not call.args:
+        return None
+    of = call.func.value
+    return of if known_as("sharded_optimizer", of, file) and is_unpickled(call.args[0].value, file) else None
 
 
 def _taken_whole(call: cst.Call, file: File) -> cst.BaseExpression | None:

@@ -90,3 +90,8 @@ LOADS = "saved = torch.load(f'optimizer_{rank}.pt')\n"
 )
 def test_a_part_of_a_state_that_is_read_from_a_file(source: str, said: list[str]) -> None:
     assert levels(source) == said
+
+
+def test_a_part_of_a_state_of_what_may_be_the_model() -> None:
+    source = f"{LOADS}for one in (model, optimizer):\n    one.load_state_dict(saved)"
+    assert levels(source) == ["review"]
