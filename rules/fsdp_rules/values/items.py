@@ -78,8 +78,8 @@ class Items:
 
     def unpack(self, given: Obj, into: Obj) -> None:
         """The elements of ``given``, with their keys, are among those of ``into``."""
-        if given.kind is Kind.CONTAINER and given is not into:
-            if into in self._into.setdefault(given, []):
+        if given.kind is Kind.CONTAINER:
+            if given is into or into in self._into.setdefault(given, []):
                 return
             self._into[given].append(into)
             for key in tuple(self._keys.get(given, ())):
