@@ -229,3 +229,41 @@ def test_a_public_method_may_have_callers_that_say_nothing_of_fsdp(name: str) ->
     (removed,) = (one for one in said if one.rule == "FSDP301" and "callers" in one.message)
     assert removed.message.endswith("assumes no other file calls whole") is (name == "whole")
     assert removed.level.value == ("review" if name == "whole" else "safe")
+
+
+OF_CLASS = f"""
+class Trainer:
+    def __init__(self, net):
+        self.model = FSDP(net)
+
+    {{decorators}}
+    def _whole({{given}}):
+        {{enters}}{CONTEXT.format("model")}{{ends}}
+
+    def save(self):
+        with {{owner}}._whole(self.model):
+            return self.model.state_dict()
+"""
+
+
+@pytest.mark.parametrize("owner", ["self", "Trainer"])
+@pytest.mark.parametrize("manager", [False, True], ids=["returned", "entered"])
+@pytest.mark.parametrize(("decorator", "given"), [("staticmethod", "model"), ("classmethod", "cls, model")])
+def test_a_function_of_the_class(decorator: str, given: str, manager: bool, owner: str) -> None:
+    written = {
+        "decorators": f"@{decorator}\n    @contextmanager" if manager else f"@{decorator}",
+        "given": given,
+        "enters": "with " if manager else "return ",
+        "ends": ":\n            yield" if manager else "",
+        "owner": owner,
+    }
+    source = IMPORTS + OF_CLASS.format(**written)
+    assert manual(source) == set()
+    (result,) = rewrite_tree({"example.py": source.encode()}).values()
+    assert isinstance(result, Changed)
+    assert b"_whole" not in result.source and b"get_model_state_dict(\n            self.model," in result.source
+
+
+def test_a_property_of_the_class_is_left_to_a_human() -> None:
+    given = {"decorators": "@property", "given": "model", "enters": "return ", "ends": "", "owner": "self"}
+    assert manual(IMPORTS + OF_CLASS.format(**given)) != set()

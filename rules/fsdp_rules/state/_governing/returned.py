@@ -15,6 +15,9 @@ from fsdp_rules.state._governing.context import is_context_call, read_context
 from fsdp_rules.state._governing.state_settings import Config, Context, Kind
 
 MANAGER = "contextlib.contextmanager"
+#: What makes a function of a class that gets no object of it, or the class.
+STATIC = "staticmethod"
+OF_CLASS = ([STATIC], ["classmethod"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +36,12 @@ def returned_by(function: cst.FunctionDef, file: File) -> Returned | None:
         return None
     last = _only_statement(function, file)
     call: cst.BaseExpression | None = None
-    if isinstance(last, cst.Return) and not function.decorators:
+    decorators = [file.resolved(one.decorator) or file.code(one.decorator) for one in function.decorators]
+    if decorators[:1] in OF_CLASS:
+        decorators = decorators[1:]
+    if isinstance(last, cst.Return) and not decorators:
         call = last.value
-    elif isinstance(last, cst.With) and _is_manager(function, file) and _only_yields(last):
+    elif isinstance(last, cst.With) and decorators == [MANAGER] and _only_yields(last):
         call = last.items[0].item
     if not isinstance(call, cst.Call) or not is_context_call(call, file):
         return None
@@ -46,7 +52,7 @@ def returned_by(function: cst.FunctionDef, file: File) -> Returned | None:
 @once
 def entered_function(call: cst.Call, file: File) -> Returned | None:
     """The function of the program, or method of the class around, that ``call`` gets such a context from."""
-    function = called(call, file) if "state_dict_type" in file.text else None
+    function = (called(call, file) or _of_class(call, file)) if "state_dict_type" in file.text else None
     if function is None:
         found = _of_another_file(call, file)
     elif (dotted(call.func) != function.name.value) == _is_method(function, file):
@@ -54,6 +60,15 @@ def entered_function(call: cst.Call, file: File) -> Returned | None:
     else:
         return None
     return found if found is not None and returned_context(call, found, file) is not None else None
+
+
+def _of_class(call: cst.Call, file: File) -> cst.FunctionDef | None:
+    """The function that ``call`` gets from a class of the file, or from the one around, without an object of it."""
+    head, _, last = (dotted(call.func) or "").rpartition(".")
+    scope = file.scope(call).partition(".")[0] if head == "cls" else head
+    found = [one for one in file.nodes(cst.FunctionDef) if scope and (file.scope(one), one.name.value) == (scope, last)]
+    bound = [file.code(one.decorator) for function in found for one in function.decorators[:1]]
+    return found[0] if len(found) == 1 and bound in OF_CLASS else None
 
 
 def _of_another_file(call: cst.Call, file: File) -> Returned | None:
@@ -74,7 +89,7 @@ def returned_context(call: cst.Call, found: Returned, file: File) -> Context | N
     if context is None or context.subject is None:
         return None
     names = [parameter.name.value for parameter in found.function.params.params]
-    own = names[:1] if _is_method(found.function, found.file) else []
+    own = names[:1] if _is_method(found.function, found.file) and not _is_static(found.function, found.file) else []
     given = bind(call, tuple(names[len(own) :]))
     text = found.file.code(context.subject)
     first = next(iter(names_in(context.subject)), None)
@@ -117,8 +132,8 @@ def _is_method(function: cst.FunctionDef, file: File) -> bool:
     return isinstance(next(around, None), cst.ClassDef)
 
 
-def _is_manager(function: cst.FunctionDef, file: File) -> bool:
-    return [file.resolved(one.decorator) for one in function.decorators] == [MANAGER]
+def _is_static(function: cst.FunctionDef, file: File) -> bool:
+    return bool(function.decorators) and file.code(function.decorators[0].decorator) == STATIC
 
 
 def _only_statement(function: cst.FunctionDef, file: File) -> cst.CSTNode | None:
