@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable, last_name, literal_bool, names_in
+from fsdp_rules.file.callers import default_of
+from fsdp_rules.file.expressions import dict_entries, is_repeatable, last_name, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.file.reaching import definitions
 from fsdp_rules.model.passes import backwards_after, forwards_before, may_run_between
 from fsdp_rules.model.resharding import reshard_loop
 from fsdp_rules.model.sharded import sharded, sharded_by_code
@@ -186,7 +188,7 @@ def _left(call: cst.Call, models: list[cst.BaseExpression], file: File) -> Itera
 
 def _is_in_forward(call: cst.Call, file: File) -> bool:
     """Whether the forward of a module takes a gradient that may be differentiated again, and something is sharded."""
-    function, given = file.function(call), _create_graph(call)
+    function, given = file.function(call), _create_graph(call, file)
     wraps = file.project.values.wraps.values()
     return (
         given is not None
@@ -207,13 +209,32 @@ def _is_by_weights(call: cst.Call, file: File) -> bool:
 
 
 def _builds_graph(call: cst.Call, file: File) -> bool:
-    given = _create_graph(call)
-    builds = given is not None and literal_bool(file.value(given)) is True
-    return builds or file.resolved(call.func) in TWICE
+    given = _create_graph(call, file)
+    value = _literal(given, file) if given is not None else False
+    # What is kept gathered for a graph that is not built computes the same.
+    unsure = value is None and not is_backward(last_name(call.func))
+    return value is True or unsure or file.resolved(call.func) in TWICE
 
 
-def _create_graph(call: cst.Call) -> cst.BaseExpression | None:
-    return next((one.value for one in call.args if one.keyword and one.keyword.value == "create_graph"), None)
+def _literal(given: cst.BaseExpression, file: File) -> bool | None:
+    """The literal that ``given`` is, also as the default of a parameter that no call gives."""
+    bound = definitions(given, file) if isinstance(given, cst.Name) else None
+    parameter = next(iter(bound), None) if bound is not None and len(bound) == 1 else None
+    if isinstance(given, cst.Name) and isinstance(parameter, cst.Param):
+        default = default_of(given, parameter, file)
+        return literal_bool(default) if default is not None else None
+    return literal_bool(file.value(given))
+
+
+def _create_graph(call: cst.Call, file: File) -> cst.BaseExpression | None:
+    """What ``call`` is given for ``create_graph``: by its name, in a dictionary, or as autograd.grad's fifth."""
+    for one in call.args:
+        if one.keyword is not None and one.keyword.value == "create_graph":
+            return one.value
+        if one.star == "**" and (entries := dict_entries(file.value(one.value))) and "create_graph" in entries:
+            return entries["create_graph"]
+    plain = [one.value for one in call.args if one.keyword is None and not one.star]
+    return plain[4] if len(plain) > 4 and file.resolved(call.func) == "torch.autograd.grad" else None
 
 
 def _calls_builder(call: cst.Call, file: File) -> bool:

@@ -106,7 +106,7 @@ REDUCES = re.compile(rb"(?<!utils)\.clip_grad_norm_\(|\bShardedGradScaler(\(|\s+
 FUNCTION = re.compile(rb"^[ \t]*(?:async )?def (\w+)\(", re.MULTILINE)
 #: What differentiates so that the result can be differentiated again, and what the flags begin with that name the
 #: functions which do.
-KEEPS_GRAPH = re.compile(rb"\bcreate_graph\s*=\s*True\b")
+KEEPS_GRAPH = re.compile(rb"""\bcreate_graph(["']\s*:|\s*=)\s*(?!False\b|\s)""")
 BUILDS_GRAPH = "builds_graph:"
 
 

@@ -31,7 +31,25 @@ def test_noop_without_fsdp() -> None:
     )
 
 
-@pytest.mark.parametrize("flag", ["", ", create_graph=False", ", retain_graph=True", ", create_graph=second"])
+@pytest.mark.parametrize(
+    ("flag", "more"),
+    [
+        ("create_graph=second", "example.train(model, batch, True)"),
+        ("create_graph=second", "example.train(model, batch, second=args.penalty)"),
+        ("create_graph=model.training", ""),
+        ("**{'create_graph': True}", ""),
+        ("None, True, True", ""),
+    ],
+)
+def test_the_graph_is_asked_for_in_other_forms(flag: str, more: str) -> None:
+    source = (
+        "import torch\n\ndef train(model, x, second=False):\n"
+        f"    (slope,) = torch.autograd.grad(model(x).sum(), x, {flag})\n    slope.sum().backward()\n"
+    )
+    assert levels(source, w=f"{WRAP}{more}\n") == ["review"]
+
+
+@pytest.mark.parametrize("flag", ["", ", create_graph=False", ", retain_graph=True", ", None, True, False"])
 def test_noop_for_first_derivatives(flag: str) -> None:
     source = (
         "import torch\n\ndef train(model, x, second=False):\n    out = model(x).sum()\n"

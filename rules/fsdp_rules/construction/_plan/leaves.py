@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.construction._plan.callers import default_of
 from fsdp_rules.construction._plan.slots import is_local, slot_of, unpacked
+from fsdp_rules.file.callers import default_of
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
