@@ -24,12 +24,25 @@ def subject_of_class(node: cst.BaseExpression) -> cst.BaseExpression | None:
 
 
 def subject_of_name(node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """``x`` in ``type(x).__name__``, ``str(type(x))`` and the like."""
+    """``x`` in ``type(x).__name__``, ``str(type(x))``, ``x._get_name()`` and the like."""
+    if (module := _named_module(node)) is not None:
+        return module
     if type(node) is cst.Attribute and node.attr.value in ("__name__", "__qualname__"):
         return subject_of_class(node.value)
     if type(node) is cst.Call and calls_plainly(node, ("str", "repr"), 1):
         return subject_of_class(node.args[0].value)
     return None
+
+
+def is_bare_name(node: cst.BaseExpression) -> bool:
+    """Whether ``node`` is the name of a class alone, as ``type(x).__name__`` and ``x._get_name()`` are."""
+    return _named_module(node) is not None or (type(node) is cst.Attribute and subject_of_name(node) is not None)
+
+
+def _named_module(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``x`` in ``x._get_name()``, a method of torch's modules."""
+    method = node.func if type(node) is cst.Call and not node.args else None
+    return method.value if type(method) is cst.Attribute and method.attr.value == "_get_name" else None
 
 
 def compared_class(test: cst.Comparison) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.class_tests import name_test, subject_of_class, subject_of_name
+from fsdp_rules.file.class_tests import is_bare_name, name_test, subject_of_class, subject_of_name
 from fsdp_rules.file.expressions import calls_plainly, elements, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._module_counts import SHOWS
@@ -55,7 +55,7 @@ def _class_or_name(
     if found.certainty is Certainty.YES:
         yield from _of_wrapper(node, subject, named, asked, file)
     elif found.certainty is Certainty.MAYBE or part:
-        if named and not shim and isinstance(node, cst.Attribute):
+        if named and not shim and is_bare_name(node):
             yield unprefixed(node, subject, file)
         elif not (named and shim) and (asked or not part):
             yield Diagnosis(node, Level.REVIEW, MAY_BE.format(text=file.code(subject)), ADVICE)

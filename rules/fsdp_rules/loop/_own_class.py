@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.file.class_tests import is_bare_name
 from fsdp_rules.file.expressions import calls_plainly, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
@@ -42,7 +43,7 @@ def _is_of_a_module(node: cst.Name, file: File) -> bool:
 def of_inner(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) -> Diagnosis:
     """What to say of ``node``, the class of ``subject`` or its name, where FSDP1 gave the module's own."""
     text = file.code(subject)
-    if isinstance(node, cst.Attribute) and node.attr.value != "__class__":
+    if is_bare_name(node):
         return _without_prefix(node, Level.SAFE, "FSDP2 puts FSDP before the name of a unit's class", file)
     if is_in_text(node, file) or not is_repeatable(subject):
         message = f"the class of {text} has changed: FSDP2 gives a unit a new class, with FSDP before the name"
@@ -57,7 +58,7 @@ def of_inner(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) 
     return Diagnosis(node, Level.SAFE, said, edits=(Replace(node, build),))
 
 
-def unprefixed(node: cst.Attribute, subject: cst.BaseExpression, file: File) -> Diagnosis:
+def unprefixed(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) -> Diagnosis:
     """What to say of ``node``, the name of the class of what may be FSDP1's wrapper or what that held."""
     message = (
         f"FSDP2 puts FSDP before the name of a unit's class, assumes {file.code(subject)} was not an FSDP1 wrapper"
@@ -68,7 +69,7 @@ def unprefixed(node: cst.Attribute, subject: cst.BaseExpression, file: File) -> 
 def as_text(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) -> Diagnosis | None:
     """The name of FSDP1's class in the place of ``node``, where its function has surely wrapped ``subject`` before."""
     made = wrapping_call(file.value(subject), file)
-    if made is None or not isinstance(node, cst.Attribute) or sharded(subject, file).why is not Why.ABOVE:
+    if made is None or not is_bare_name(node) or sharded(subject, file).why is not Why.ABOVE:
         return None
     text = f"{_quote(node, file)}{FSDP}{_quote(node, file)}"
     said = "the name of the class of FSDP1's wrapper, which FSDP2 does not have"
@@ -82,7 +83,7 @@ def is_in_text(node: cst.BaseExpression, file: File) -> bool:
     return isinstance(file.parent(node), cst.FormattedStringExpression)
 
 
-def _without_prefix(node: cst.Attribute, level: Level, message: str, file: File) -> Diagnosis:
+def _without_prefix(node: cst.BaseExpression, level: Level, message: str, file: File) -> Diagnosis:
     prefix = f"{_quote(node, file)}FSDP{_quote(node, file)}"
     return Diagnosis(node, level, message, edits=(Replace(node, lambda code: f"{code(node)}.removeprefix({prefix})"),))
 

@@ -35,6 +35,7 @@ def levels(source: str, to: str = "native") -> list[str]:
         RUN.format('return type(model).__name__.lower().endswith("parallel")'),
         RUN.format('return "FullySharded" in str(type(model))'),
         RUN.format("return names[type(model).__name__]"),
+        RUN.format("return names[model._get_name()]"),
         RUN.format("return names.get(model.__class__.__name__)"),
         RUN.format('return re.match("Fully.*", type(model).__name__)'),
         "class Run:\n    def __init__(self, net):\n        self.net = wrap(net)\n"
@@ -198,3 +199,13 @@ def test_the_name_of_the_wrapper_that_was_is_written_out(body: str, written: str
 @pytest.mark.parametrize("body", ["return names[type(model)]", "return names.get(model.__class__)"])
 def test_what_is_kept_by_the_class_of_the_wrapper_is_left_to_a_human(body: str, to: str) -> None:
     assert levels(HERE.format(body), to) == ["manual"]
+
+
+def test_the_method_of_torch_that_gives_the_name() -> None:
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n" + (
+        "def run(net, kinds):\n    model = FSDP(net)\n"
+        "    return kinds[model.module._get_name()], {model._get_name(): 1}\n"
+    )
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b'kinds[model._get_name().removeprefix("FSDP")], {"FullyShardedDataParallel": 1}' in result.source
