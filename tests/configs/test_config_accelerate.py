@@ -144,6 +144,12 @@ def test_a_missing_broadcast_is_an_assumption(keys: tuple[str, ...], expected: b
     assert any("same weights" in one.message for one in findings) is expected
 
 
+@pytest.mark.parametrize(("value", "level"), [("true", "review"), ("false", "safe")])
+def test_prefetching_in_forward_that_goes_is_told(value: str, level: str) -> None:
+    _, findings = migrated(_file(f"fsdp_forward_prefetch: {value}", FULL))
+    assert [one.level.value for one in findings if "fsdp_forward_prefetch" in one.message] == [level]
+
+
 @pytest.mark.parametrize(
     ("around", "level"),
     [
