@@ -27,6 +27,7 @@ ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the 
 #: A name that a key or a file name is formed of.
 KEPT = "assumes no lookup uses {text}, which is now FSDP plus the model's class name (FSDPNet for a Net)"
 MAY_BE = "assumes {text} is not sharded by itself: FSDP2 changes the class of a unit and adds FSDP to its name"
+BASES = "if {text} is sharded: FSDP1's wrapper is none of its classes any more, and the module's own classes are"
 OWN_NAME = "read the name before the model is sharded, or write it as a string"
 
 
@@ -35,6 +36,10 @@ def compared_names(node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
     name = subject_of_name(node)
     subject = name or subject_of_class(node)
     if subject is None or _is_of_name(node, file):
+        return
+    if _gives_bases(node, file):
+        if sharded(subject, file).certainty is not Certainty.NO:
+            yield Diagnosis(node, Level.MANUAL, BASES.format(text=file.code(subject)), ADVICE)
         return
     asked = _is_asked(node, file)
     if asked or (_is_kept(node, file) if name is not None or is_in_text(node, file) else _is_key(node, file)):
@@ -74,6 +79,15 @@ def _of_wrapper(
             yield Diagnosis(node, Level.MANUAL, message, ADVICE)
     elif not asked:
         yield Diagnosis(node, Level.REVIEW, KEPT.format(text=file.code(node)), OWN_NAME)
+
+
+def _gives_bases(node: cst.BaseExpression, file: File) -> bool:
+    """Whether the classes that ``node`` extends are read from it."""
+    parent = file.parent(node)
+    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
+    if isinstance(call, cst.Call):
+        return file.resolved(call.func) == "inspect.getmro"
+    return isinstance(parent, cst.Attribute) and parent.value is node and parent.attr.value in ("__mro__", "mro")
 
 
 def _is_of_name(node: cst.BaseExpression, file: File) -> bool:

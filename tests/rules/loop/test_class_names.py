@@ -209,3 +209,16 @@ def test_the_method_of_torch_that_gives_the_name() -> None:
     result = rewrite(source)
     assert isinstance(result, Changed)
     assert b'kinds[model._get_name().removeprefix("FSDP")], {"FullyShardedDataParallel": 1}' in result.source
+
+
+@pytest.mark.parametrize("to", ["native", "shim"])
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("return next(names[one] for one in type(model).__mro__ if one in names)", ["manual"]),
+        ("import inspect\n    return [one for one in inspect.getmro(model.__class__) if one in names]", ["manual"]),
+        ("return next(names[one] for one in type(names).__mro__ if one in names)", []),
+    ],
+)
+def test_classes_that_are_looked_up_in_order(source: str, said: list[str], to: str) -> None:
+    assert levels(HEAD + RUN.format(source), to) == said
