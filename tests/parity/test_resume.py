@@ -20,6 +20,8 @@ from tests.parity.cpu import fsdp1_on_cpu
 from tests.parity.harness import rewritten
 from tests.pool import Pool
 
+#: FSDP1 resets the optimizer where a load fills the state of a fresh one (FSDP313); what is compared here is not reset.
+RESUMED = Settings(ignore=("FSDP313",))
 MODEL = """\
 import torch
 import torch.nn as nn
@@ -239,7 +241,7 @@ def test_the_rewritten_program_resumes(pool: Pool, tmp_path: Path, form: str, or
     save, load = (textwrap.dedent(text).strip("\n") for text in FORMS[form])
     source = PROGRAM.format(save=save, load=load, original=original)
     (tmp_path / "model.py").write_text(MODEL)
-    for phase, text in (("save", source), ("resume", rewritten(source, Settings()))):
+    for phase, text in (("save", source), ("resume", rewritten(source, RESUMED))):
         script = tmp_path / f"{phase}.py"
         script.write_text(text)
         pool.run_script(script, 2, [phase, str(tmp_path)], prelude=fsdp1_on_cpu if phase == "save" else None)
