@@ -12,6 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
 from fsdp_rules.loop._own_optimizer import own_optimizer
 from fsdp_rules.loop._reductions import is_only_reported
+from fsdp_rules.loop._update_numbers import is_only_kept
 from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.tensors import functions_given
@@ -68,9 +69,9 @@ def report(model, rank):
             held = (sharded_parameters if isinstance(node, cst.Call) and node.args else sharded_parameter)(
                 counted, file
             )
+            own = own_optimizer(node, file)
             # An optimizer skips by it what has no elements, where a step changes nothing.
-            is_own = own_optimizer(node, file) is not None and not _is_added_up(node, file)
-            is_silent = is_summoned(node, file) or is_own
+            is_silent = is_summoned(node, file) or (own is not None and not is_only_kept(counted, own, file))
             if held is not Certainty.NO and not is_silent:
                 yield Diagnosis(
                     node,
@@ -92,12 +93,6 @@ def report(model, rank):
                 f"{file.code(node)} on a sharded parameter is a collective: one rank hangs or reads a part",
                 "compute it on every rank and guard only the use of the result, or use p.to_local()",
             )
-
-
-def _is_added_up(node: cst.CSTNode, file: File) -> bool:
-    """Whether the count is added to an attribute, for others to read."""
-    statement = file.statement(node)
-    return isinstance(statement, cst.AugAssign) and isinstance(statement.target, cst.Attribute)
 
 
 def _is_handed_on(node: cst.CSTNode, file: File) -> bool:

@@ -103,6 +103,15 @@ main(None)
 """
 
 
-@pytest.mark.parametrize(("body", "said"), [("self.seen += p.numel()", ["review"]), ("if not p.numel(): continue", [])])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("self.seen += p.numel()", ["review"]),
+        ("self.seen = self.seen + p.numel()", ["manual"]),
+        ("self.sizes.append(p.numel())", ["review"]),
+        ("if not p.numel(): continue", []),
+        ("self.rate = 1 / p.numel(); p.data.mul_(self.rate)", []),
+    ],
+)
 def test_counts_that_an_optimizer_keeps(body: str, said: list[str]) -> None:
     assert levels(OPTIMIZER.format(body=body)) == said
