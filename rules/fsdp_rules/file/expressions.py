@@ -29,10 +29,17 @@ def literal_bool(node: cst.CSTNode | None) -> bool | None:
 
 
 def bind(call: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
-    """The arguments of ``call`` by name, positional ones named by ``names``; None with ``*``, ``**`` or too many."""
+    """The arguments of ``call`` by name, positional ones named by ``names``; None with ``*``, ``**`` or too many.
+
+    A dictionary that is written in the call (``**{"name": value}``) is its arguments.
+    """
     found: dict[str, cst.BaseExpression] = {}
     position = 0
     for argument in call.args:
+        written = dict_entries(argument.value) if argument.star == "**" else None
+        if written is not None:
+            found |= written
+            continue
         if argument.star:
             return None
         if argument.keyword is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from fsdp_rules.file.callers import default_of
-from fsdp_rules.file.expressions import dict_entries, is_repeatable, last_name, literal_bool, names_in
+from fsdp_rules.file.expressions import bind, is_repeatable, last_name, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.reaching import definitions
@@ -26,6 +26,8 @@ from fsdp_rules.verdict.rule import Rule
 
 #: Functions of torch that differentiate twice by themselves.
 TWICE = frozenset(f"torch.autograd.functional.{name}" for name in ("hessian", "hvp", "vhp"))
+#: The parameters of torch.autograd.grad that may be given by position.
+GRAD = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
 KEEP = "set_reshard_after_backward"
 BY_HAND = (
     "call set_reshard_after_backward(False) on the model before this, and (True) and reshard() on every FSDPModule of "
@@ -227,14 +229,10 @@ def _literal(given: cst.BaseExpression, file: File) -> bool | None:
 
 
 def _create_graph(call: cst.Call, file: File) -> cst.BaseExpression | None:
-    """What ``call`` is given for ``create_graph``: by its name, in a dictionary, or as autograd.grad's fifth."""
-    for one in call.args:
-        if one.keyword is not None and one.keyword.value == "create_graph":
-            return one.value
-        if one.star == "**" and (entries := dict_entries(file.value(one.value))) and "create_graph" in entries:
-            return entries["create_graph"]
-    plain = [one.value for one in call.args if one.keyword is None and not one.star]
-    return plain[4] if len(plain) > 4 and file.resolved(call.func) == "torch.autograd.grad" else None
+    """What ``call`` is given for ``create_graph``."""
+    by_place = bind(call, GRAD) if file.resolved(call.func) == "torch.autograd.grad" else None
+    named = {one.keyword.value: one.value for one in call.args if one.keyword is not None}
+    return (by_place or bind(call, ()) or named).get("create_graph")
 
 
 def _calls_builder(call: cst.Call, file: File) -> bool:
