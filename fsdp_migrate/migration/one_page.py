@@ -14,7 +14,7 @@ from fsdp_migrate.verify.report import bisect_text, verdict_json, verdict_text
 from fsdp_rules.verdict.finding import Finding, Level
 
 INSTALL = (
-    "files now import fsdp_compat: install it where the code trains (pip install ./shim in a clone of fsdp-migrate, or "
+    "the code now imports fsdp_compat: install it where it trains (pip install ./shim in a clone of fsdp-migrate, or "
     "pip install 'git+URL#subdirectory=shim'), and add it to the requirements"
 )
 

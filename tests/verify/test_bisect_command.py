@@ -157,7 +157,7 @@ def test_migrate_writes_the_form_that_is_equal(project: Path, capsys: pytest.Cap
     out, err = capsys.readouterr()
     assert "writing the alternative form of train.py:19 FSDP201, to be verified again" in err
     assert "== What made the rewrite differ" in out
-    assert "== Left to do by hand\nfiles now import fsdp_compat: install it where the code trains" in out
+    assert "== Left to do by hand\nthe code now imports fsdp_compat: install it where it trains" in out
     assert "fsdp_compat.clip_grad_norm_(model, 100.0)" in (project / "train.py").read_text(encoding="utf-8")
 
 
