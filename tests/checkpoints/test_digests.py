@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from fixtures.checkpoints import hostile
-from fsdp_migrate.checkpoints.convert import manifest
+from fsdp_migrate.checkpoints.convert.manifest_digests import differences
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.convert.state import CannotConvert
 from fsdp_migrate.checkpoints.judge.loading import line
+from fsdp_migrate.checkpoints.read import manifest
 from fsdp_migrate.checkpoints.read.archive import open_archive, whole
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from fsdp_migrate.checkpoints.read.digests import with_damage
@@ -160,7 +161,7 @@ def test_a_conversion_is_verified_by_its_manifest(
     first = next(iter(told.tensors))
     told.tensors[first]["sha256"] = "0" * 64
     del told.tensors[list(told.tensors)[-1]]
-    assert len(list(manifest.differences(found, told, lambda count: None))) == 2
+    assert len(list(differences(found, told, lambda count: None))) == 2
 
 
 @pytest.mark.parametrize("odd", [None, math.nan, math.inf])
@@ -177,8 +178,47 @@ def test_what_is_found_about_a_source_holds_for_its_conversion(
     for path in (target, again):
         assert main(["checkpoint", "verify", str(path)]) == 0
         shown = " ".join(capsys.readouterr().out.split())
-        assert shown.count("its source: FSDP405: its tensors have no CRC-32") == 1
-        assert (f"its source: {said}" in shown) is (odd is not None)
+        assert shown.count("FSDP405: its source: its tensors have no CRC-32") == 1
+        assert (f"FSDP405: its source: {said}" in shown) is (odd is not None)
+
+
+@pytest.mark.parametrize("to", list(Target))
+def test_check_and_inspect_find_in_a_conversion_what_they_find_in_its_source(
+    to: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "w.safetensors", tmp_path / "new"
+    save_file({"w": torch.tensor([1.0, math.nan]), "n": torch.ones(2)}, source)
+    converted(source, target, to)
+    for command in (["check"], ["checkpoint", "inspect"]):
+        main([*command, str(target)])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "info: its source: its tensors have no CRC-32" in shown, command
+        assert "review: its source: w: has NaN or infinite values" in shown, command
+
+
+def test_what_is_found_about_states_that_were_left_out_is_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moment = torch.ones(2, 2)
+    optim = {"state": {"w": {"exp_avg": moment, "exp_avg_sq": moment}}, "param_groups": [{"params": ["w"], "lr": 0.1}]}
+    torch.save({"model": {"w": moment + 1}, "optim": optim}, tmp_path / "a.pt")
+    assert main(["check", str(tmp_path / "a.pt")]) == 1
+    for to in Target:
+        converted(tmp_path / "a.pt", tmp_path / to.value, to, leave_out=("optim",))
+        assert main(["check", str(tmp_path / to.value)]) == 0
+        assert "FSDP407 info: its source: states of 1 parameter" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_manifest_is_only_of_what_it_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file({"w": torch.tensor([math.nan])}, tmp_path / "w.safetensors")
+    converted(tmp_path / "w.safetensors", tmp_path / "new", Target.SAFETENSORS)
+    save_file({"other": torch.ones(2)}, tmp_path / "new" / "other.safetensors")
+    main(["checkpoint", "inspect", str(tmp_path / "new" / "other.safetensors")])
+    assert "its source" not in capsys.readouterr().out
+    for broken in ("[]", "{", '{"version": 1, "tensors": [], "source": [{"rule": 1}]}', " " * 2**21):
+        (tmp_path / "new" / manifest.NAME).write_text(broken)
+        assert main(["checkpoint", "inspect", str(tmp_path / "new" / "model.safetensors")]) == 0
+        assert "FSDP405 review: assumes that only the manifest is damaged" in capsys.readouterr().out
 
 
 def test_safetensors_have_their_manifest_alone(

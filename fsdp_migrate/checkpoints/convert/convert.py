@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import shlex
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from fsdp_migrate.checkpoints import traits
 from fsdp_migrate.checkpoints.audit.auditor import Audit
 from fsdp_migrate.checkpoints.audit.inventory import Disagrees
-from fsdp_migrate.checkpoints.convert import manifest
+from fsdp_migrate.checkpoints.convert import manifest_digests
 from fsdp_migrate.checkpoints.convert import target as place
 from fsdp_migrate.checkpoints.convert.plan import Target, Wanted, is_left_out, plan
 from fsdp_migrate.checkpoints.convert.state import CannotConvert, State
@@ -26,7 +25,9 @@ from fsdp_migrate.checkpoints.judge.judge import judge
 from fsdp_migrate.checkpoints.read import digests, elements
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all, open_found
 from fsdp_migrate.checkpoints.read.find import Kind, find
+from fsdp_migrate.checkpoints.read.manifest import Evidence
 from fsdp_migrate.checkpoints.threads import mapped
+from fsdp_rules.verdict.finding import Level
 
 #: What is no longer so once it is converted: forms that FSDP2 does not read, pickles that run code, shared counters.
 _SETTLED = ("FSDP401", "FSDP402", "FSDP403", "FSDP404", "FSDP406", "FSDP408")
@@ -111,7 +112,7 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
         on_disk.result()
         (made,) = open_all(path)
         more, carried = _evidence(judged, made)
-        manifest.write(made, path, compared, carried)
+        manifest_digests.write(made, path, compared, carried)
     left = [
         f"{path}: left by a killed or running conversion; delete it if none is running"
         for path in place.left_behind(target)
@@ -124,11 +125,16 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
     return Converted(source, target, count, nbytes, notes, loading.line(written, state.aliases))
 
 
-def _evidence(source: Checkpoint, made: Checkpoint) -> tuple[list[str], list[str]]:
+def _evidence(source: Checkpoint, made: Checkpoint) -> tuple[list[str], list[Evidence]]:
     """What to say of the conversion, and of its result for ever: what was found about the source and still holds."""
-    found = [f"{one.rule}: {one.message}" for one in judge(source) if one.rule not in _SETTLED]
-    odd: list[str] = []
     notes: list[str] = []
+    # What a finding says is to be done first has been left out, or nothing would be converted.
+    found = [
+        Evidence(one.rule, (Level.INFO if one.level is Level.MANUAL else one.level).value, one.message, one.advice)
+        for one in judge(source)
+        if one.rule not in _SETTLED
+    ]
+    odd: list[str] = []
     if source.undigested:
         if source.found.kind is not Kind.SAFETENSORS:
             notes.append("tensors of the source have no CRC-32, so damage to them could not be noticed")
@@ -140,13 +146,11 @@ def _evidence(source: Checkpoint, made: Checkpoint) -> tuple[list[str], list[str
         notes.append(
             f"{', '.join(odd[:3])}{many}: has NaN or infinite values, and no CRC-32 shows that they were saved"
         )
-        found.append(notes[-1])
-    before: tuple[str, ...] = ()
-    # One that is broken is told of by checkpoint verify; what it says is lost anyway.
-    with contextlib.suppress(BadCheckpoint):
-        held = manifest.read(source)
-        before = held.source if held is not None else ()
-    return notes, [*before, *(f"its source: {one}" for one in found)]
+        found.append(
+            Evidence("FSDP405", Level.REVIEW.value, notes[-1], "compare with the run, or with an earlier checkpoint")
+        )
+    told = (f"its source: {one.message.removeprefix('its source: ')}" for one in found)
+    return notes, list(dict.fromkeys(replace(one, message=text) for one, text in zip(found, told, strict=True)))
 
 
 def _mark(state: State, to: Target, shard_size: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdp_migrate.checkpoints.convert import manifest
+from fsdp_migrate.checkpoints.convert import manifest_digests
 from fsdp_migrate.checkpoints.convert.convert import Progress
 from fsdp_migrate.checkpoints.entries import spelled, tensors
-from fsdp_migrate.checkpoints.read import digests
+from fsdp_migrate.checkpoints.read import digests, manifest
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
 
 
@@ -39,8 +39,13 @@ def _verdict(checkpoint: Checkpoint, progress: Progress) -> Verdict:
     count = len(list(tensors(checkpoint.entries)))
     if held is not None:
         nbytes = sum(entry.nbytes for _, entry in tensors(checkpoint.entries))
-        found = tuple(manifest.differences(checkpoint, held, progress("SHA-256", nbytes)))
-        said = "; ".join((f"{count} tensors are as their manifest says (SHA-256)", *held.source))
+        found = tuple(manifest_digests.differences(checkpoint, held, progress("SHA-256", nbytes)))
+        said = "; ".join(
+            (
+                f"{count} tensors are as their manifest says (SHA-256)",
+                *(f"{one.rule}: {one.message}" for one in held.source),
+            )
+        )
         return Verdict(checkpoint.path, found, said, True)
     if digests.lacks_digests(checkpoint):
         return Verdict(checkpoint.path, (), f"{count} tensors, some without a digest: not compared", False)

@@ -86,7 +86,8 @@ Incomplete checkpoint.
 A rank's file is missing, a file is truncated, or some elements of a tensor are missing.
 
 It is found before anything is loaded, by names, sizes and metadata: the number of ranks, where each file of the folder
-has to end, and whether the chunks of each tensor cover it.
+has to end, and whether the chunks of each tensor cover it. What `checkpoint convert` found about its source, such as
+NaN in tensors without a CRC-32, is in the manifest of its result, and is repeated for it ("its source: ...").
 
 What to do: find the missing files (a copy that was interrupted, a disk of another node), or use an earlier
 checkpoint.""",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.checkpoints import traits
-from fsdp_migrate.checkpoints.entries import Key, TensorEntry, spelled, tensors
+from fsdp_migrate.checkpoints.entries import BadCheckpoint, Key, TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.judge.checkpoint_rules import NAMES
+from fsdp_migrate.checkpoints.read import manifest
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint, open_all
 from fsdp_migrate.checkpoints.read.find import Kind
 from fsdp_migrate.checkpoints.read.unpickle import Global
@@ -70,6 +71,22 @@ def _all(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield from _shared_counters(checkpoint)
     if checkpoint.found.kind is Kind.DCP and not (flat or by_id or checkpoint.problems):
         yield from _folder(checkpoint)
+    yield from _source(checkpoint)
+
+
+def _source(checkpoint: Checkpoint) -> Iterator[_Said]:
+    """What was found about the source of the conversion that wrote it: nothing else shows it any more."""
+    try:
+        held = manifest.read(checkpoint)
+    except BadCheckpoint as error:
+        message = f"assumes that only the manifest is damaged: {error}"
+        yield _Said("FSDP405", Level.REVIEW, message, "copy the checkpoint again, or convert it again", checkpoint.path)
+        return
+    # Of safetensors it is the folder's, which may hold other models too.
+    if held is not None and held.tensors.keys() & checkpoint.entries.keys():
+        for one in held.source:
+            rule = one.rule if one.rule in NAMES else "FSDP405"
+            yield _Said(rule, Level(one.level), one.message, one.advice, checkpoint.path)
 
 
 def _code(checkpoint: Checkpoint) -> Iterator[_Said]:

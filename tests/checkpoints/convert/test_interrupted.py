@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fsdp_migrate.checkpoints.convert import manifest
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.entries import tensors
-from fsdp_migrate.checkpoints.read import elements
+from fsdp_migrate.checkpoints.read import elements, manifest
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests import forked
 from tests.checkpoints.convert import command

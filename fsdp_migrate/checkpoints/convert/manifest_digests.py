@@ -7,54 +7,18 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.checkpoints.entries import BadCheckpoint, Key, TensorEntry, spelled, tensors
+from fsdp_migrate.checkpoints.entries import TensorEntry, spelled, tensors
 from fsdp_migrate.checkpoints.read import elements
-from fsdp_migrate.checkpoints.read.archive import first_bytes, whole
 from fsdp_migrate.checkpoints.read.checkpoint_parts import Checkpoint
-from fsdp_migrate.checkpoints.read.find import Kind, leads_out
+from fsdp_migrate.checkpoints.read.manifest import NAME, VERSION, Evidence, Manifest
 from fsdp_migrate.checkpoints.threads import mapped
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """What it says of each tensor, by its key, and what was found about the source of the conversion."""
-
-    tensors: dict[Key, dict[str, Any]]
-    source: tuple[str, ...] = ()
-
-
-VERSION = 1
-#: A file of a folder, or a record in the archive of torch.save.
-NAME = "fsdp-migrate-manifest.json"
-#: A line of it has a key, which may be long; one that is larger is none of this tool's.
-_LIMIT = 2**30
-
-
-def read(checkpoint: Checkpoint) -> Manifest | None:
-    """The manifest of ``checkpoint``; None where it has none. Raises :class:`BadCheckpoint` for one that is broken."""
-    try:
-        content = _content(checkpoint)
-        if content is None:
-            return None
-        held = json.loads(content)
-        if held["version"] != VERSION:
-            raise ValueError(f"version {held['version']!r}")
-        told = {tuple(one["key"]): one for one in held["tensors"]}
-        if any(not {"dtype", "shape", "sha256"} <= one.keys() for one in told.values()):
-            raise ValueError("a tensor without dtype, shape or digest")
-        source = held.get("source", [])
-        if not isinstance(source, list) or not all(isinstance(one, str) for one in source):
-            raise ValueError("findings that are not texts")
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadCheckpoint(f"{checkpoint.path}: {NAME} is not a manifest of fsdp-migrate: {error}") from error
-    return Manifest(told, tuple(source))
-
-
-def write(checkpoint: Checkpoint, target: Path, digests: Mapping[Any, str], source: Sequence[str] = ()) -> None:
+def write(checkpoint: Checkpoint, target: Path, digests: Mapping[Any, str], source: Sequence[Evidence] = ()) -> None:
     """Write the manifest of ``checkpoint``, which is at ``target`` and has these ``digests``, into it.
 
     They are by key, or by the texts that a key looks like. Reads the tensors that have none there. ``source``: what was
@@ -64,7 +28,7 @@ def write(checkpoint: Checkpoint, target: Path, digests: Mapping[Any, str], sour
     for key, entry in tensors(checkpoint.entries):
         digest = digests.get(key) or digests.get(tuple(map(str, key))) or _digest(entry)
         told.append({"key": list(key), "dtype": entry.dtype, "shape": list(entry.shape), "sha256": digest})
-    found = {"source": list(source)} if source else {}
+    found = {"source": [asdict(one) for one in source]} if source else {}
     text = json.dumps({"version": VERSION, **found, "tensors": told}, indent=1) + "\n"
     path = target if target.is_file() else target / NAME
     if path is target:
@@ -102,15 +66,3 @@ def _digest(entry: TensorEntry) -> str:
     for stretch in elements.stretches(entry):
         digest.update(stretch.data)
     return digest.hexdigest()
-
-
-def _content(checkpoint: Checkpoint) -> bytes | None:
-    if checkpoint.found.kind is Kind.FILE:
-        with zipfile.ZipFile(checkpoint.path) as archive:
-            names = [name for name in archive.namelist() if name.rpartition("/")[2] == NAME]
-            return archive.read(names[0]) if names and archive.getinfo(names[0]).file_size < _LIMIT else None
-    folder = checkpoint.path if checkpoint.found.kind is Kind.DCP else checkpoint.path.parent
-    path = folder / NAME
-    if not path.is_file() or leads_out(path, folder):
-        return None
-    return first_bytes(whole(path), _LIMIT)
