@@ -63,9 +63,9 @@ def run(model):
     return model.{method}()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Calls on a model that is sharded where they are."""
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        if not isinstance(node.func, cst.Attribute):
             return
         if node.func.attr.value != "{method}" or sharded(node.func.value, file).certainty is Certainty.NO:
             return

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import inspect
 
+import libcst as cst
 import pytest
 import torch
 from packaging.version import Version
@@ -18,6 +19,7 @@ from fsdp_rules.construction._plan.argument_rule import argument_rules
 from fsdp_rules.engine.registry import all_rules
 from fsdp_rules.fsdp1.api import KINDS, VERDICTS, Entry, entries
 from fsdp_rules.fsdp1.names import CLASS_NAMES, CONFIG_NAMES, POLICY_NAMES
+from fsdp_rules.verdict.rule import Rule
 
 #: Names of nn.Module that mean something else on FSDP1's class, and private names that many projects use.
 INHERITED = {"load_state_dict", "state_dict"}
@@ -115,3 +117,10 @@ def test_the_shim_has_what_it_says(entry: Entry) -> None:
         assert hasattr(_Methods, entry.name) or hasattr(torch.nn.Module, entry.name)
         if isinstance(vars(FullyShardedDataParallel).get(entry.name), staticmethod):
             assert hasattr(fsdp_compat.FullyShardedDataParallel, entry.name)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in all_rules() if rule.visits], ids=lambda rule: rule.id)
+def test_a_rule_takes_the_nodes_that_it_visits(rule: Rule) -> None:
+    written = inspect.signature(rule.visit).parameters["node"].annotation
+    kinds = tuple(getattr(cst, kind.removeprefix("cst.")) for kind in written.split(" | "))
+    assert all(issubclass(visited, kinds) for visited in rule.visits)

@@ -32,9 +32,9 @@ from fairscale.nn import FullyShardedDataParallel
 """
     after = before
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.ImportFrom, file: File) -> Iterable[Diagnosis]:
         """List the import."""
-        if not isinstance(node, cst.ImportFrom) or node.module is None or isinstance(node.names, cst.ImportStar):
+        if node.module is None or isinstance(node.names, cst.ImportStar):
             return
         if (dotted(node.module) or "").partition(".")[0] != "fairscale":
             return

@@ -36,7 +36,7 @@ def build(model):
     return fully_shard(model)  # fsdp-migrate: ignore [FSDP101]
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Report each comment, at the statement of its line."""
         for line, text in file.suppressions.wrong.items():
             statements = (*file.nodes(cst.SimpleStatementLine), *file.nodes(cst.FunctionDef), *file.nodes(cst.ClassDef))

@@ -75,11 +75,11 @@ def free(model):
         unit.reshard()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute | cst.Name | cst.Call, file: File) -> Iterable[Diagnosis]:
         """List names of private modules, and attributes that only FSDP1's wrapper has."""
-        if type(node) is cst.Call:
+        if isinstance(node, cst.Call):
             yield from self._call(node, file)
-        elif (file.fsdp1(node) or "").startswith(".") and isinstance(node, cst.Attribute | cst.Name):
+        elif (file.fsdp1(node) or "").startswith("."):
             if not _is_inner(node, file) and not _is_rewritten(node, file):
                 yield from self._function(node, file)
         elif type(node) is cst.Attribute:

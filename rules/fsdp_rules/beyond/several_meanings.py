@@ -47,7 +47,7 @@ def wrap(model, old):
     return FSDP(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.ImportFrom | cst.Name, file: File) -> Iterable[Diagnosis]:
         """Each use below imports of different things, and FSDP1's imports among these, which are kept."""
         if type(node) is cst.ImportFrom:
             yield from _kept(node, file)

@@ -52,11 +52,11 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
 WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.SimpleString | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """Look at whole strings, and at FSDP1's class as an attribute of something that no import names."""
         if isinstance(node, cst.Attribute):
             yield from self._attribute(node, file)
-        elif isinstance(node, cst.SimpleString):
+        else:
             text = node.evaluated_value
             if isinstance(text, str) and text.startswith(STARTS) and not _is_about_something_else(node, file):
                 yield from self._string(node, text, file)

@@ -94,9 +94,9 @@ def build(model):
     return fully_shard(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for the call and one for each of its arguments; of the shim's, what it cannot carry."""
-        if not isinstance(node, cst.Call) or file.fsdp1(node.func) != FSDP:
+        if file.fsdp1(node.func) != FSDP:
             return ()
         if builds_four_bit_weights(node, file):
             message = "this model has 4-bit weights, which neither fully_shard nor fsdp_compat can shard"

@@ -63,9 +63,9 @@ def build(model, check):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Look at calls of torch's checkpoint wrappers in a project that uses FSDP1."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or not node.args:
+        if "fsdp1" not in file.project.flags or not node.args:
             return
         full = file.resolved(node.func)
         if full == APPLY and sharded(node.args[0].value, file).certainty is not Certainty.NO:

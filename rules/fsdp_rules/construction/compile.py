@@ -55,9 +55,9 @@ def build(model):
     return torch.compile(fully_shard(model))
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """A sharded model, or what becomes one or a part of one."""
-        if not isinstance(node, cst.Call) or file.resolved(node.func) != "torch.compile" or not node.args:
+        if file.resolved(node.func) != "torch.compile" or not node.args:
             return
         model = node.args[0].value
         held = Certainty.YES if wrapping_call(model, file) is not None else sharded(model, file).certainty

@@ -49,9 +49,9 @@ def shard_parts(model):
     fully_shard(model.decoder, reshard_after_forward=False)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Put the helper in the place of the wrapper class."""
-        if not isinstance(node, cst.Call) or file.fsdp1(node.func) != "enable_wrap":
+        if file.fsdp1(node.func) != "enable_wrap":
             return
         for argument in node.args:
             if argument.keyword is None or argument.keyword.value != "wrapper_cls":

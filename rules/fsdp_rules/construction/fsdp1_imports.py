@@ -46,7 +46,7 @@ def build(model):
     return FullyShardedDataParallel(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.ImportFrom | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """Star imports always; everything else with ``--to shim`` alone."""
         if isinstance(node, cst.ImportFrom):
             module = dotted(node.module) if node.module is not None and not node.relative else None

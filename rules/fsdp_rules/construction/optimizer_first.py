@@ -58,9 +58,9 @@ def build(model):
     return model, optimizer
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Look for optimizers above a call that wraps a model."""
-        if isinstance(node, cst.Call) and wraps(node, file):
+        if wraps(node, file):
             for early in early_optimizers(node, file):
                 if not early.moves and not early.speaks:
                     continue
@@ -73,7 +73,7 @@ def build(model):
             for given in given_optimizers(node, file):
                 yield self._given(given, node, file)
         # fsdp_compat.shard relinks the optimizers of a process, or stops the step of those that FSDP1 does not train.
-        if isinstance(node, cst.Call) and not file.settings.prefers_helpers:
+        if not file.settings.prefers_helpers:
             yield from self._stale(node, file)
 
     def _stale(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:

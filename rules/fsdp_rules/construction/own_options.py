@@ -54,7 +54,7 @@ def build(model):
     return fully_shard(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.AnnAssign, file: File) -> Iterable[Diagnosis]:
         """Declarations of such an option."""
         name = _option(node) if isinstance(node, cst.Call) else _field(node, file)
         if name is not None and name.strip("-").replace("-", "_").removeprefix("fsdp_") in _DEAD:

@@ -50,9 +50,9 @@ def build(model):
     return fully_shard(model, reshard_after_forward=False)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Put the helper in the place of the class."""
-        if not isinstance(node, cst.Call) or not is_partial(node, file) or not node.args:
+        if not is_partial(node, file) or not node.args:
             return
         wrapper = node.args[0].value
         if file.fsdp1(wrapper) != FSDP:

@@ -83,7 +83,9 @@ def build(model, config):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(
+        self, node: cst.FunctionDef | cst.ClassDef | cst.Assign | cst.AnnAssign | cst.Call, file: File
+    ) -> Iterable[Diagnosis]:
         """What the definition becomes, where all of its uses do."""
         if not file.project.configured:
             return

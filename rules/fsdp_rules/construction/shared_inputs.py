@@ -50,9 +50,9 @@ def build(cross_attention):
     return fully_shard(cross_attention)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Calls that wrap a model, in a tree that names cross-attention."""
-        if not isinstance(node, cst.Call) or file.fsdp1(node.func) != FSDP:
+        if file.fsdp1(node.func) != FSDP:
             return
         if sharing_inputs(node, file):
             yield Diagnosis(node, Level.SAFE, ADDED_UP)

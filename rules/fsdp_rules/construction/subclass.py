@@ -42,10 +42,8 @@ class MyFSDP(FSDP):
         return super().forward(**batch)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.ClassDef, file: File) -> Iterable[Diagnosis]:
         """List the class."""
-        if not isinstance(node, cst.ClassDef):
-            return
         bases = tuple(base.value for base in node.bases if file.fsdp1(base.value) == FSDP)
         if bases:
             yield Diagnosis(

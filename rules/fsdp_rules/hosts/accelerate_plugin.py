@@ -66,7 +66,7 @@ plugin = FullyShardedDataParallelPlugin(
 accelerator = Accelerator(fsdp_plugin=plugin)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Assign | cst.Call, file: File) -> Iterable[Diagnosis]:
         """Calls of the plugin, wherever it is imported from, and what is set on one that accelerate gives."""
         yield from set_on_given(node, file)
         if not isinstance(node, cst.Call):

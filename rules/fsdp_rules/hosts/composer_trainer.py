@@ -55,9 +55,9 @@ config = {"fsdp": FSDP2Config(reshard_after_forward=False, state_dict_type="full
 trainer = Trainer(model=model, parallelism_config=config)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Calls of the Trainer with the argument."""
-        if not isinstance(node, cst.Call) or file.resolved(node.func) not in _TRAINERS:
+        if file.resolved(node.func) not in _TRAINERS:
             return
         for argument in node.args:
             value = file.value(argument.value)

@@ -44,7 +44,7 @@ from ray.train.lightning import RayFSDPStrategy
 trainer = Trainer(devices=8, strategy=RayFSDPStrategy(sharding_strategy="SHARD_GRAD_OP"))
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.ClassDef, file: File) -> Iterable[Diagnosis]:
         """Calls of a class of the list, and classes that extend one."""
         if isinstance(node, cst.ClassDef):
             for base in node.bases:
@@ -52,7 +52,7 @@ trainer = Trainer(devices=8, strategy=RayFSDPStrategy(sharding_strategy="SHARD_G
                 if host is not None:
                     told = f"{node.name.value} extends a class of {host.title}, which is FSDP1"
                     yield Diagnosis(node, Level.MANUAL, told, host.advice)
-        elif isinstance(node, cst.Call):
+        else:
             host = host_of(file.resolved(node.func) or "")
             if host is not None and not host.moved_in_python:
                 yield Diagnosis(node, Level.MANUAL, host.message, host.advice)

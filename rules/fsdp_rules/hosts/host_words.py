@@ -49,10 +49,8 @@ import lightning as L
 trainer = L.Trainer(devices=8, strategy="fsdp")
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Calls of Lightning's and Ray's functions with such a word."""
-        if not isinstance(node, cst.Call):
-            return
         full = file.resolved(node.func) or ""
         keyword, title, advice = _asked(full)
         if not keyword:

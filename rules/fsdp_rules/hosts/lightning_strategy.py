@@ -100,11 +100,12 @@ trainer = L.Trainer(devices=8, strategy=strategy)
 trainer.fit(Model())
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.ClassDef, file: File) -> Iterable[Diagnosis]:
         """Calls of the class, and the modules that a call in another file shards."""
-        if isinstance(node, cst.ClassDef) and not file.scope(node):
-            yield from self._sharded(node, file)
-        if not isinstance(node, cst.Call) or not is_strategy(node, file):
+        if isinstance(node, cst.ClassDef):
+            yield from () if file.scope(node) else self._sharded(node, file)
+            return
+        if not is_strategy(node, file):
             return
         read = StrategyCall.read(node, file)
         wanted, run = read.wanted, read.run

@@ -66,9 +66,9 @@ strategy = FSDP2Strategy(
 )
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Calls of the class."""
-        if not isinstance(node, cst.Call) or file.resolved(node.func) not in _NAMES:
+        if file.resolved(node.func) not in _NAMES:
             return
         given = {key_of(one): one.value for one in node.args}
         arguments = {name: value for name, value in given.items() if name and not is_none(file.value(value))}

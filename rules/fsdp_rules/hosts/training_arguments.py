@@ -57,11 +57,11 @@ arguments = TrainingArguments(
 )
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.Dict | cst.ClassDef, file: File) -> Iterable[Diagnosis]:
         """Calls with one of the arguments, dictionaries that hold them, and classes that give them defaults."""
         if isinstance(node, cst.ClassDef):
             yield from self._defaults(node, file)
-        elif isinstance(node, cst.Call | cst.Dict):
+        else:
             items = node.args if isinstance(node, cst.Call) else node.elements
             given = {name: item.value for item in items if (name := key_of(item)) in ARGUMENTS}
             if any(not is_off(value) for value in given.values()) and self._is_meant(node, given, file):

@@ -58,7 +58,11 @@ def main(config):
     run_ppo(config)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(
+        self,
+        node: cst.Call | cst.Assign | cst.Dict | cst.SimpleString | cst.ConcatenatedString | cst.FormattedString,
+        file: File,
+    ) -> Iterable[Diagnosis]:
         """Everything that gives a role its strategy."""
         if not _is_about_verl(file.module, file):
             return

@@ -57,7 +57,11 @@ fsdp_config:
 """
 '''
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(
+        self,
+        node: cst.SimpleString | cst.ConcatenatedString | cst.FormattedString | cst.Dict | cst.List | cst.Assign,
+        file: File,
+    ) -> Iterable[Diagnosis]:
         """Strings, dictionaries, lists of arguments, and variables of the environment that are set."""
         if isinstance(node, cst.Dict):
             yield from self._dictionary(node, file)

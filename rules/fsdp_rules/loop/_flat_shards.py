@@ -32,7 +32,7 @@ OTHERS = "{text} is of the whole parameter, a DTensor (FSDP1: of this rank's fla
 WHERE = "{text} of a DTensor is 0 for every parameter, or raises (FSDP1: an address)"
 
 
-def flat_uses(file: File) -> Iterator[tuple[cst.CSTNode, Certainty, str]]:
+def flat_uses(file: File) -> Iterator[tuple[cst.BaseExpression, Certainty, str]]:
     """Every use of a parameter as a flat tensor, how sure it is that it is sharded, and what becomes of the use."""
     for call in file.nodes(cst.Call):
         yield from _of_call(call, file)
@@ -57,7 +57,7 @@ def _is_text(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
-def _of_call(call: cst.Call, file: File) -> Iterator[tuple[cst.CSTNode, Certainty, str]]:
+def _of_call(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, Certainty, str]]:
     name, func = last_name(call.func), call.func
     is_torch = (file.resolved(func) or "").startswith("torch.")
     if isinstance(func, cst.Name) and not is_torch:

@@ -81,7 +81,7 @@ def train(net, batches):
         loss.backward()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.Name | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """A region, what makes one later, or the class as a value."""
         if "fsdp1" not in file.project.flags or not file.project.touches(file.path):
             return
@@ -89,7 +89,7 @@ def train(net, batches):
             position = _position(node, file)
             if position is not None:
                 yield from _region(node, position, file)
-        elif file.resolved(node) in POSITIONS and isinstance(node, cst.BaseExpression) and _is_value(node, file):
+        elif file.resolved(node) in POSITIONS and _is_value(node, file):
             calls = _calls_of(node, file)
             if calls is None:
                 yield Diagnosis(node, Level.MANUAL, HANDED_ON, GIVE)

@@ -53,10 +53,8 @@ def run(net):
     return [child for child in model.children()]
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """What names the children of a model that is sharded where it is."""
-        if not isinstance(node, cst.Attribute):
-            return
         if node.attr.value in WHOLE:
             yield from about_modules(node, file)
         if node.attr.value not in (*METHODS, *TABLES):

@@ -73,7 +73,7 @@ def train(net, batches):
         optimizer.step()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Every place that clears gradients of which FSDP1 keeps some."""
         if "fsdp1" not in file.project.flags:
             return

@@ -72,18 +72,16 @@ def train(model, batches, optimizer):
         print(norm)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """The method called, taken as a value, or asked for by name."""
         if isinstance(node, cst.Attribute):
             if node.attr.value == "clip_grad_norm_":
                 yield from self._value(node, file)
-        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        elif isinstance(node.func, cst.Attribute):
             if (clip := clip_of(node, file)) is not None:
                 yield from self._call(node, clip, file)
-        elif isinstance(node, cst.Call):
-            found = asked_for(node, "clip_grad_norm_", file)
-            if found is not None:
-                yield found
+        elif (found := asked_for(node, "clip_grad_norm_", file)) is not None:
+            yield found
 
     def _call(self, call: cst.Call, clip: Clip, file: File) -> Iterator[Diagnosis]:
         receiver = clip.model

@@ -58,9 +58,9 @@ def build(model, state, hook):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Hooks of a wrapped model; DistributedDataParallel has a method of the same name."""
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        if not isinstance(node.func, cst.Attribute):
             return
         if node.func.attr.value != "register_comm_hook":
             return

@@ -59,9 +59,9 @@ def build(model):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Conversions of sharded models and their parts, and optimizers that round by place."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or is_summoned(node, file):
+        if "fsdp1" not in file.project.flags or is_summoned(node, file):
             return
         func = node.func
         if file.resolved(func) in ("torch.optim.SGD", "torch.optim.sgd.SGD"):

@@ -51,9 +51,9 @@ def build(model):
     return model, average
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """List copies made where the model is wrapped for certain."""
-        if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in COPIES:
+        if not node.args or file.resolved(node.func) not in COPIES:
             return
         model = node.args[0].value
         held = sharded_value(model, file)

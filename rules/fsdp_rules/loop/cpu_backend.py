@@ -63,10 +63,8 @@ def train(model, loss):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """The texts of the call, where some clipping in the file needs gloo."""
-        if not isinstance(node, cst.Call):
-            return
         texts = [text for text in starts_of_nccl(file) if node in file.ancestors(text)]
         if texts and (_scales_offloaded(file) or any(_clips_offloaded(call, file) for call in file.nodes(cst.Call))):
             edits = tuple(Replace(text, partial(_both, text)) for text in texts)

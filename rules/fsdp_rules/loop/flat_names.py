@@ -58,7 +58,7 @@ def build(net):
     return model, biases
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Comparison | cst.Call, file: File) -> Iterable[Diagnosis]:
         """List what asks for the name of a parameter that was part of a flat one."""
         # Tests for FSDP1's own names are FSDP207's.
         asked = _asked(node) if PREFIX.search(file.code(node)) is None else ()

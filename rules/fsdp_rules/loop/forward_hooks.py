@@ -65,9 +65,9 @@ def build(net, add_noise):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Hooks that are given to the wrapper of a model with mixed precision."""
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        if not isinstance(node.func, cst.Attribute):
             return
         model, method = node.func.value, node.func.attr.value
         # The model inside of the wrapper runs its hooks after the cast in both.

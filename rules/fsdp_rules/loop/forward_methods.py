@@ -64,10 +64,8 @@ def sample(model, tokens):
     return model.generate(tokens)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """``model.forward`` in any form, and calls of methods that compute."""
-        if not isinstance(node, cst.Attribute):
-            return
         name = node.attr.value
         if name == "forward":
             yield from self._forward(node, file)

@@ -70,7 +70,7 @@ def train(net, epochs):
         run(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.AssignTarget | cst.Call, file: File) -> Iterable[Diagnosis]:
         """What changes parameters of a wrapped model in a loop, or in another function than the one that wraps it."""
         change = later_change(node, file)
         if change is None:

@@ -46,11 +46,13 @@ def count_units(model):
     return len([module for module in model.modules() if isinstance(module, FSDPModule)])
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """Calls on the class, or on a model that is wrapped."""
-        if isinstance(node, cst.Attribute) and node.attr.value == "apply" and not _is_called(node, file):
-            yield from self._passed_on(node, file)
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        if isinstance(node, cst.Attribute):
+            if node.attr.value == "apply" and not _is_called(node, file):
+                yield from self._passed_on(node, file)
+            return
+        if not isinstance(node.func, cst.Attribute):
             return
         method = node.func.attr.value
         static = file.fsdp1(node.func.value) == FSDP

@@ -64,9 +64,9 @@ def halved(net, batch):
     return torch.func.functional_call(model, values, (batch,))
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Every call that gives a sharded model parameters that are not its own."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+        if "fsdp1" not in file.project.flags:
             return
         if file.resolved(node.func) not in FUNCTIONS or is_summoned(node, file):
             return

@@ -84,7 +84,7 @@ def train(net, batches):
         optimizer.step()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Every place that reads parameters where a forward may have been the last pass."""
         if "fsdp1" not in file.project.flags:
             return

@@ -58,7 +58,7 @@ import torch
 scaler = torch.amp.GradScaler("cuda", growth_interval=1000)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.Name | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """The constructor, or the class as a value, an annotation, a base."""
         if type(node) is cst.Call and file.resolved(node.func) in PLAIN:
             if _sees_shards(node, file):

@@ -95,7 +95,7 @@ def train(model, batch):
     return total.sqrt()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Every gradient that is read as data, and every parameter that a collective is given."""
         if "fsdp1" not in file.project.flags:
             return

@@ -72,7 +72,7 @@ def train(model, batch):
     return total.sqrt()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Every gradient that a function or class takes a norm of, where it or its caller reduces over ranks."""
         if "fsdp1" not in file.project.flags:
             return

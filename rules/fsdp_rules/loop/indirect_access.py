@@ -69,10 +69,8 @@ def run(net):
     return operator.attrgetter("module.config")(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """A call that takes one of FSDP1's names of what it is given."""
-        if not isinstance(node, cst.Call):
-            return
         if file.resolved(node.func) in WEAK and node.args:
             yield from _weak(node, file)
         yield from about_runtime_name(node, NAMED, file)

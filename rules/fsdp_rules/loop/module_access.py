@@ -63,11 +63,11 @@ def unwrap(model):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute | cst.While, file: File) -> Iterable[Diagnosis]:
         """An access to the attribute, or a loop that strips all wrappers."""
         if isinstance(node, cst.While):
             yield from self._loop(node, file)
-        elif isinstance(node, cst.Attribute) and node.attr.value in ("module", PRIVATE) and not file.resolved(node):
+        elif node.attr.value in ("module", PRIVATE) and not file.resolved(node):
             yield from self._access(node, file)
 
     def _access(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:

@@ -52,10 +52,10 @@ def report(net):
         print(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """A question whose answer changes what runs."""
         question = asked(node)
-        if not isinstance(node, cst.Call) or question is None or question.name != "module" or not changes(node, file):
+        if question is None or question.name != "module" or not changes(node, file):
             return
         subject = question.subject
         if sharded(subject, file).certainty is Certainty.NO or is_not_sharded_yet(node, subject, file):

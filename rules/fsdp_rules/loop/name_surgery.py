@@ -67,16 +67,16 @@ def names(model):
     return clean, inner
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(
+        self, node: cst.SimpleString | cst.FormattedStringText | cst.Comparison | cst.Call, file: File
+    ) -> Iterable[Diagnosis]:
         """Tell harmless uses of a prefix from those that count on it."""
         is_plain = _is_plain(file.module, file)
         if isinstance(node, cst.Comparison | cst.Call):
             yield from about_table(node, file)
             if isinstance(node, cst.Call):
                 yield from about_saved(node, file)
-            if isinstance(node, cst.Call) and is_plain:
-                yield from about_parts(node, file)
-        if not isinstance(node, cst.SimpleString | cst.FormattedStringText):
+                yield from about_parts(node, file) if is_plain else ()
             return
         if isinstance(node, cst.SimpleString) and is_plain:
             yield from about_comparison(node, file)

@@ -63,9 +63,9 @@ def train(model, loss):
     return norm
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict about the numbers, and one about the norm where it is used."""
-        if not isinstance(node, cst.Call) or not node.args or file.resolved(node.func) not in CLIP:
+        if not node.args or file.resolved(node.func) not in CLIP:
             return
         model = model_of_parameters(node.args[0].value, file)
         held = sharded_parameters(node.args[0].value, file)

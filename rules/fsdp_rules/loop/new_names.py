@@ -70,7 +70,7 @@ def validate(net, batch):
     return loss
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """A question for a name, or a use whose failure is caught."""
         if isinstance(node, cst.Call) and _asks_for_class(node, file):
             if not _is_for_fsdp2(node, file):

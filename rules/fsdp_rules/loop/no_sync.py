@@ -91,13 +91,11 @@ def train(model, batches):
             model.set_requires_gradient_sync(True)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute | cst.Call, file: File) -> Iterable[Diagnosis]:
         """``X.no_sync``, called or not, and questions whether there is one."""
         if isinstance(node, cst.Call):
             return self._asked(node, file)
-        if isinstance(node, cst.Attribute) and node.attr.value == "no_sync":
-            return self._method(node, file)
-        return ()
+        return self._method(node, file) if node.attr.value == "no_sync" else ()
 
     def _asked(self, node: cst.Call, file: File) -> Iterator[Diagnosis]:
         """A question for the method: of a model that is sharded for certain, and of none but FSDP's, it is answered."""

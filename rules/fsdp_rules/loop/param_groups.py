@@ -57,7 +57,7 @@ def build(model):
     return model, matrices
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute | cst.Call, file: File) -> Iterable[Diagnosis]:
         """List questions for the dimensions of a wrapped model's parameters."""
         parameter = _asked(node)
         if parameter is None or sharded_parameter(parameter, file) is Certainty.NO or is_summoned(node, file):

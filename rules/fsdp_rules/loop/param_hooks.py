@@ -63,9 +63,9 @@ def build(model, clamp):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """List hooks on what runs over a wrapped model's parameters."""
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        if not isinstance(node.func, cst.Attribute):
             return
         method = node.func.attr.value
         if method not in MESSAGES:

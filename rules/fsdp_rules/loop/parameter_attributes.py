@@ -53,7 +53,7 @@ def groups(net):
     return [p for p in model.parameters() if getattr(p, "no_decay", False)]
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """What is read of a wrapped model's parameters, by name or by ``getattr``, where it is wrapped already."""
         subject, name = _read(node, file)
         if subject is None or name is None or OWN.fullmatch(name):

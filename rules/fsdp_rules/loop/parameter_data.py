@@ -71,7 +71,7 @@ def decay(model, rate):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.AssignTarget | cst.AugAssign | cst.Call, file: File) -> Iterable[Diagnosis]:
         """What runs over the parameters of a wrapped model, below where it is wrapped."""
         if isinstance(node, cst.Call):
             yield from _read(node, plain_tensor(node, file), f"{file.code(node.func)}()", file)

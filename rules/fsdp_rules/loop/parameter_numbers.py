@@ -76,7 +76,7 @@ def train(model):
     return total.sqrt()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Every number that is taken of a parameter."""
         if "fsdp1" not in file.project.flags:
             return

@@ -65,9 +65,9 @@ def build(model):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Methods that initialise a sharded model or its parts, and functions that fill one of its parameters."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+        if "fsdp1" not in file.project.flags:
             return
         held = _filled(node, file)
         if held is Certainty.NO or is_summoned(node, file):

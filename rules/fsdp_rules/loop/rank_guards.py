@@ -62,7 +62,7 @@ def report(model, rank):
         print([p.norm() for p in model.parameters()])
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.BaseExpression, file: File) -> Iterable[Diagnosis]:
         """List reads behind a test for the rank."""
         counted = _counted(node, file)
         if counted is not None:

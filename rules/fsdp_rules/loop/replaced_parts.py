@@ -72,16 +72,14 @@ def build(model, classes):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Assign | cst.AnnAssign | cst.AugAssign | cst.Call, file: File) -> Iterable[Diagnosis]:
         """Assignments to a sharded model and to its parts, and calls that exchange some."""
         if "fsdp1" not in file.project.flags:
             return
         if isinstance(node, cst.Call):
             new, is_set = exchanged(node, file), last_name(node.func) in SETS
-        elif isinstance(node, cst.Assign | cst.AnnAssign | cst.AugAssign):
-            new, is_set = assigned(node, file), not isinstance(_target(node), cst.Subscript)
         else:
-            return
+            new, is_set = assigned(node, file), not isinstance(_target(node), cst.Subscript)
         unit = Certainty.NO if new is None else unit_by_class(new.owner, file)
         held = Certainty.NO if new is None or is_summoned(node, file) else max(sharded_part(new.owner, file), unit)
         if new is None or held is Certainty.NO:

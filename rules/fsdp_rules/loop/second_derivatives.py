@@ -103,7 +103,7 @@ def train(net, batches, optimizer):
         optimizer.step()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Every call that builds a graph, or leads to one that does, and the backward through that graph."""
         every = self._every(file)
         yield from (one for one in every if file.settings.to != "shim" or one.message in (UNREDUCED, INSIDE))

@@ -82,7 +82,7 @@ def evaluate(net, shadow, batches):
         return before, model(batches[0])
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Module, file: File) -> Iterable[Diagnosis]:
         """Every change of parameters where a forward may have been the last pass."""
         if "fsdp1" not in file.project.flags:
             return

@@ -63,9 +63,9 @@ def sample(model, tokens):
         model.reshard()
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """The method in any form: called, passed on, or reached through an instance."""
-        if not isinstance(node, cst.Attribute) or node.attr.value != METHOD:
+        if node.attr.value != METHOD:
             return
         held = self._held(node, file)
         if held is None:

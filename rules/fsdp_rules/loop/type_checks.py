@@ -57,7 +57,9 @@ def unwrapped(model: "FSDPModule"):
         raise TypeError("not sharded")
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(
+        self, node: cst.Name | cst.Attribute | cst.Call | cst.Comparison | cst.SimpleString, file: File
+    ) -> Iterable[Diagnosis]:
         """A reference to the class where it is only asked for, its name in a comparison or in an annotation."""
         if type(node) is cst.Attribute or type(node) is cst.Call:
             yield from compared_names(node, file)
@@ -66,7 +68,7 @@ def unwrapped(model: "FSDPModule"):
                 yield from self._reference(node, file)
         elif isinstance(node, cst.Comparison):
             yield from self._name_test(node, file)
-        elif isinstance(node, cst.SimpleString):
+        elif type(node) is cst.SimpleString:
             yield from self._string(node, file) if file.settings.to != "shim" else ()
 
     def _name_test(self, node: cst.Comparison, file: File) -> Iterator[Diagnosis]:

@@ -50,11 +50,10 @@ def train(model, step, batches):
         step(model, batch)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.FunctionDef, file: File) -> Iterable[Diagnosis]:
         """Calls that are given a wrapped model and whose function no file names."""
         if isinstance(node, cst.FunctionDef):
             yield from _passed_on(node, file)
-        if not isinstance(node, cst.Call):
             return
         if "bounded" in file.project.flags and file.fsdp1(node.func) == FSDP:
             yield Diagnosis(

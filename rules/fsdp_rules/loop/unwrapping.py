@@ -67,7 +67,7 @@ def unwrap(model):
     return model
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute | cst.Call | cst.While, file: File) -> Iterable[Diagnosis]:
         """Every ``model.module`` that is looked at again by the same function or the same loop."""
         if isinstance(node, cst.Call):
             yield from self._asked(node, file)

@@ -90,23 +90,24 @@ def build(model):
     return model, Lamb(model.parameters(), lr=1e-3)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call | cst.ClassDef, file: File) -> Iterable[Diagnosis]:
         """Calls of known classes for a sharded model, and classes of the program that take such numbers."""
         if "fsdp1" not in file.project.flags:
             return
-        name = _class_of(node, file) if isinstance(node, cst.Call) else ""
-        if isinstance(node, cst.Call) and (file.resolved(node.func) or "").startswith(BY_ADDRESS):
-            yield from _of_blocks(node, file)
-        elif isinstance(node, cst.Call) and _raises(node, file):
-            yield from _of_plain_tensors(node, name, file)
-        elif isinstance(node, cst.Call) and (switch := _steps_at_once(node, file)):
-            yield from _of_both(node, name, switch, file)
-        elif isinstance(node, cst.Call) and name in WHOLE and node.args:
-            held = _holds(node.args[0].value, file)
-            if held is not Certainty.NO and name not in file.project.owners.classes:
-                is_unknown = held is Certainty.MAYBE and model_of_parameters(node.args[0].value, file) is None
-                yield _diagnosis(node, name, held, Level.REVIEW if is_unknown else Level.MANUAL)
-        elif isinstance(node, cst.ClassDef) and any(last_name(base.value).endswith("Optimizer") for base in node.bases):
+        if isinstance(node, cst.Call):
+            name = _class_of(node, file)
+            if (file.resolved(node.func) or "").startswith(BY_ADDRESS):
+                yield from _of_blocks(node, file)
+            elif _raises(node, file):
+                yield from _of_plain_tensors(node, name, file)
+            elif switch := _steps_at_once(node, file):
+                yield from _of_both(node, name, switch, file)
+            elif name in WHOLE and node.args:
+                held = _holds(node.args[0].value, file)
+                if held is not Certainty.NO and name not in file.project.owners.classes:
+                    is_unknown = held is Certainty.MAYBE and model_of_parameters(node.args[0].value, file) is None
+                    yield _diagnosis(node, name, held, Level.REVIEW if is_unknown else Level.MANUAL)
+        elif any(last_name(base.value).endswith("Optimizer") for base in node.bases):
             taken = _numbers(node, file)
             held = max([file.project.entered.is_given_model(node.name.value), *(_of_model(one, file) for one in taken)])
             numbers = taken if held is not Certainty.NO else []

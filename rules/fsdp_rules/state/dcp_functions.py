@@ -54,9 +54,9 @@ def save(model, writer):
     dist_cp.save(get_model_state_dict(model), storage_writer=writer)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if not isinstance(node, cst.Call) or not _in_fsdp1_code(file):
+        if not _in_fsdp1_code(file):
             return
         name = _function(node, file)
         if name is None:

@@ -66,10 +66,8 @@ def load(model, optimizer, path):
         state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if not isinstance(node, cst.Call):
-            return
         known = file.fsdp1(node.func)
         if known == f"{FSDP}.rekey_optim_state_dict":
             arguments = bind(node, ("optim_state_dict", "optim_state_key_type", "model", "optim_input", "optim")) or {}

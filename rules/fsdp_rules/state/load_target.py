@@ -65,9 +65,9 @@ def resume(net, path):
     optimizer.load_state_dict(state["optimizer"])
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Look at what each load is given to fill."""
-        if not isinstance(node, cst.Call) or not file.project.may_trap(file.settings.traps):
+        if not file.project.may_trap(file.settings.traps):
             return
         sure = known_as("filled", node.func, file)
         if sure or known_as("perhaps_filled", node.func, file):

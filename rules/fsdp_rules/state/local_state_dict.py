@@ -53,9 +53,7 @@ def save(model, rank):
         torch.save(model.state_dict(), f"model_{rank}.pt")
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """Every mention with ``--to shim``; otherwise what governs a state dict is FSDP301's and FSDP302's affair."""
-        if file.settings.to != "shim" or not isinstance(node, cst.Attribute):
-            return
-        if file.fsdp1(node) == "StateDictType.LOCAL_STATE_DICT":
+        if file.settings.to == "shim" and file.fsdp1(node) == "StateDictType.LOCAL_STATE_DICT":
             yield Diagnosis(node, Level.MANUAL, MESSAGE, ADVICE)

@@ -95,11 +95,12 @@ def main(path):
     return state
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Attribute | cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call whose receiver is a wrapped model, and for its methods that are passed on."""
         if isinstance(node, cst.Attribute):
             yield from _passed_on(node, file)
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return
+        if not isinstance(node.func, cst.Attribute):
             return
         if node.func.attr.value == SAVES:
             yield from _saved(node, node.func.value, file)

@@ -57,7 +57,7 @@ def save(model, optimizer, path):
         torch.save(state, path)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.optim_state_dict":
+        if file.fsdp1(node.func) == f"{FSDP}.optim_state_dict":
             yield from verdicts(node, file)

@@ -67,9 +67,9 @@ def load(model, optimizer, saved):
         state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.optim_state_dict_to_load":
+        if file.fsdp1(node.func) == f"{FSDP}.optim_state_dict_to_load":
             yield from verdicts(node, file)
             given = state_call(node, file)
             if given is None or not known_as("read_again", node.func, file):

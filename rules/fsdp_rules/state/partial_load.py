@@ -59,9 +59,9 @@ def resume(net, path):
     set_model_state_dict(model, state)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Look for the two settings where they are written as literals."""
-        if not isinstance(node, cst.Call) or not file.project.may_trap(file.settings.traps):
+        if not file.project.may_trap(file.settings.traps):
             return
         full = file.resolved(node.func)
         if full in PLANNERS:

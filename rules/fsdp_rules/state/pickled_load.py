@@ -57,9 +57,9 @@ def load(net, path):
     return fully_shard(net), torch.load(path, map_location="cpu", weights_only=False)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Loads in a file that saves what they would refuse."""
-        if not isinstance(node, cst.Call) or not file.settings.raises_torch or file.resolved(node.func) != "torch.load":
+        if not file.settings.raises_torch or file.resolved(node.func) != "torch.load":
             return
         if "fsdp1" not in file.project.tree_flags or any(key_of(one) == "weights_only" for one in node.args):
             return

@@ -80,9 +80,9 @@ def run(model, rank):
     torch.save([p.detach().cpu() for p in model.parameters()], f"part{rank}.pt")
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Calls that pickle sharded tensors, or containers with some."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags or is_summoned(node, file):
+        if "fsdp1" not in file.project.flags or is_summoned(node, file):
             return
         taker = file.resolved(node.func)
         if taker not in WRITE and taker not in SEND:

@@ -60,9 +60,9 @@ def main():
     save(fully_shard(Net()), "checkpoint")
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if not isinstance(node, cst.Call) or not is_context_call(node, file, SET_STATE_DICT_TYPE):
+        if not is_context_call(node, file, SET_STATE_DICT_TYPE):
             return
         context = read_context(node, file)
         problem = setting_problem(node, file) or refused_under(node, file)
@@ -114,9 +114,9 @@ def kind(model):
     return FSDP.get_state_dict_type(model).state_dict_type
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if isinstance(node, cst.Call) and file.fsdp1(node.func) == f"{FSDP}.get_state_dict_type":
+        if file.fsdp1(node.func) == f"{FSDP}.get_state_dict_type":
             yield Diagnosis(
                 node,
                 Level.MANUAL,

@@ -69,10 +69,8 @@ def load(model, optimizer, reader):
     set_optimizer_state_dict(model, optimizer, optim_state_dict=state["optimizer"])
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for each call."""
-        if not isinstance(node, cst.Call):
-            return
         if file.resolved(node.func) not in (f"{DCP}.{FUNCTION}", f"{DCP}.optimizer.{FUNCTION}"):
             return
         if _is_on_shim(file):

@@ -55,9 +55,9 @@ def local_parts(net):
     return {name: value for name, value in state.items() if isinstance(value, ShardedTensor)}
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Name | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """One verdict for each place that names the class."""
-        if not isinstance(node, cst.Name | cst.Attribute) or not file.project.may_trap(file.settings.traps):
+        if not file.project.may_trap(file.settings.traps):
             return
         full = file.resolved(node) or ""
         if not full.startswith(f"{SHARDED}.") or not full.endswith(".ShardedTensor") or _is_import(node, file):

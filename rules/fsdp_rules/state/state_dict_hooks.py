@@ -55,9 +55,9 @@ def build(model):
     return fully_shard(model)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Every hook that the program registers for a state dict, and that changes it."""
-        if not isinstance(node, cst.Call) or "fsdp1" not in file.project.flags:
+        if "fsdp1" not in file.project.flags:
             return
         if last_name(node.func) not in REGISTERS or not node.args:
             return

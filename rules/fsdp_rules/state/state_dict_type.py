@@ -88,7 +88,7 @@ def save(model, path):
         torch.save(state, path)
 """
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: cst.With | cst.Call, file: File) -> Iterable[Diagnosis]:
         """One verdict for a ``with``, and one for a call that is no context manager of a ``with`` itself."""
         function = file.function(node)
         found = returned_by(function, file) if function is not None else None
@@ -98,7 +98,7 @@ def save(model, path):
             return
         if isinstance(node, cst.With):
             yield from self._block(node, file)
-        elif isinstance(node, cst.Call) and is_context_call(node, file) and not entered(node, file):
+        elif is_context_call(node, file) and not entered(node, file):
             yield Diagnosis(
                 node,
                 Level.MANUAL,

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import libcst as cst
 
@@ -31,7 +31,8 @@ class Role(enum.Enum):
 class Rule:
     """One FSDP1 concept: its docstring is its documentation, its example is its first test.
 
-    ``visits`` lists the node types that the engine shows to :meth:`visit`; one walk of the tree serves all rules.
+    ``visits`` lists the node types that the engine shows to :meth:`visit`, which takes no others; one walk of the tree
+    serves all rules.
     ``shim``: the rule is about something that fsdp_compat does not carry either, and speaks under ``--to shim`` too.
     ``role``: what the engine needs this one rule for. ``is_wrap``: the rule decides whether a wrap is rewritten.
 
@@ -72,7 +73,7 @@ class Rule:
         """The documentation of the rule, as Markdown."""
         return inspect.getdoc(cls) or ""
 
-    def visit(self, node: cst.CSTNode, file: File) -> Iterable[Diagnosis]:
+    def visit(self, node: Any, file: File) -> Iterable[Diagnosis]:
         """Verdicts about ``node``, which is of one of the types in ``visits``."""
         return ()
 
