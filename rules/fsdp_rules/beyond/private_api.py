@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.beyond._wrapper_reads import read_elsewhere
-from fsdp_rules.file.expressions import Asked, asked, literal_bool, names_in
+from fsdp_rules.file.expressions import Asked, asked, call_of, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_target
 from fsdp_rules.fsdp1.names import FSDP, canonical
@@ -176,9 +176,7 @@ def _may_be_sharded(node: cst.BaseExpression, file: File) -> bool:
 
 def _is_value(node: cst.Attribute, file: File) -> bool:
     """Whether an attribute is read, and neither called nor set."""
-    parent = file.parent(node)
-    called = isinstance(parent, cst.Call) and parent.func is node
-    return not called and not is_target(node, file.layout)
+    return call_of(node, file) is None and not is_target(node, file.layout)
 
 
 def _may_be_fsdp1(node: cst.Attribute, file: File) -> bool:

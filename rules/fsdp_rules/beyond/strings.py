@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.class_tests import name_test, subject_of_name
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import given_to, last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.type_places import in_annotation
 from fsdp_rules.fsdp1.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODULES, canonical
@@ -127,7 +127,7 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
 
 def _patched(node: cst.SimpleString, text: str, file: File) -> str | None:
     """FSDP1's name that a test replaces in a module of the project: ``patch("pkg.train.FSDP")``, ``setattr``."""
-    call = _taker(node, file)
+    call = given_to(node, file)
     if call is None or not PATCHES.search(dotted(call.func) or ""):
         return None
     if text.isidentifier():
@@ -168,19 +168,13 @@ def _is_about_something_else(node: cst.SimpleString, file: File) -> bool:
     return False
 
 
-def _taker(node: cst.SimpleString, file: File) -> cst.Call | None:
-    argument = file.parent(node)
-    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
-    return call if isinstance(call, cst.Call) else None
-
-
 def _is_imported(node: cst.SimpleString, file: File) -> bool:
-    call = _taker(node, file)
+    call = given_to(node, file)
     return call is not None and (file.resolved(call.func) or dotted(call.func)) in IMPORTERS
 
 
 def _is_looked_up(node: cst.SimpleString, file: File) -> bool:
-    call = _taker(node, file)
+    call = given_to(node, file)
     return call is not None and dotted(call.func) in ("getattr", "hasattr")
 
 

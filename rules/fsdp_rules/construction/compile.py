@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File
 from fsdp_rules.model.containing import containing
 from fsdp_rules.model.flowing import value_of
@@ -71,15 +72,14 @@ def build(model):
 
 def _is_sharded_later(compiled: cst.Call, model: cst.BaseExpression, file: File) -> bool:
     """Whether what is compiled here becomes a sharded model, or a part of one."""
-    argument = file.parent(compiled)
-    around = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    around = given_to(compiled, file)
     if around is not None and wrapping_call(around, file) is not None:
         return True
     statement = file.statement(compiled)
     given = [model, compiled]
     if isinstance(statement, cst.Assign):
         given += [entry.target for entry in statement.targets]
-    elif isinstance(around, cst.Call):
-        given += [one.value for one in around.args if one is not argument]
+    elif around is not None:
+        given += [one.value for one in around.args if one.value is not compiled]
     parts = (part for one in given for part in (one, *containing(one, file)))
     return any(value_of(part, file).given is not Certainty.NO for part in parts)

@@ -193,3 +193,37 @@ def dict_entries(node: cst.BaseExpression | None) -> dict[str, cst.BaseExpressio
             return None
         return {argument.keyword.value: argument.value for argument in node.args if argument.keyword is not None}
     return None
+
+
+def call_of(function: cst.CSTNode, file: File) -> cst.Call | None:
+    """The call of ``function``; None where it is not called."""
+    call = file.parent(function)
+    return call if isinstance(call, cst.Call) and call.func is function else None
+
+
+def given_to(node: cst.CSTNode, file: File) -> cst.Call | None:
+    """The call that is given ``node`` as an argument; None where it is none."""
+    argument = file.parent(node)
+    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    return call if isinstance(call, cst.Call) else None
+
+
+def called_on(node: cst.CSTNode | None, *methods: str) -> cst.BaseExpression | None:
+    """What ``node`` calls a method of, one of ``methods`` where there are any; None for everything else."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return None
+    return node.func.value if not methods or node.func.attr.value in methods else None
+
+
+def before_methods(node: cst.BaseExpression, methods: frozenset[str]) -> cst.BaseExpression:
+    """``node`` without calls of its ``methods``: ``p`` of ``p.detach().cpu()``."""
+    while (inner := called_on(node, *methods)) is not None:
+        node = inner
+    return node
+
+
+def root_of(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What the attributes and elements in ``node`` are of: ``a`` of ``a.b[0].c``."""
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        node = node.value
+    return node

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import call_of, root_of
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
 
@@ -47,9 +48,8 @@ def entered_by_name(value: cst.CSTNode, file: File) -> Entered | None:
     others = [one for one in file.uses(name.value) if one is not use and f"{file.scope(one)}.".startswith(inside)]
     if len(made) < len(reached) or any(set(made) & set(definitions(one, file) or made) for one in others):
         return None
-    parent = file.parent(use)
-    call = parent if isinstance(parent, cst.Call) and parent.func is use and not parent.args else None
-    item = parent if call is None else file.parent(call)
+    call = call_of(use, file)
+    item = file.parent(use if call is None or call.args else call)
     block = file.parent(item) if isinstance(item, cst.WithItem) and item.asname is None else None
     if not isinstance(block, cst.With) or not isinstance(item, cst.WithItem) or block.asynchronous is not None:
         return None
@@ -61,9 +61,7 @@ def entered_by_name(value: cst.CSTNode, file: File) -> Entered | None:
 
 def is_rebound(found: Entered, receiver: cst.BaseExpression, file: File) -> bool:
     """Whether the name that ``receiver`` starts with may mean another object by the time that the block is entered."""
-    root = receiver
-    while isinstance(root, cst.Attribute | cst.Subscript):
-        root = root.value
+    root = root_of(receiver)
     first, last = file.span(found.made[0]).line, file.span(found.block).line
     bound = file.bindings.found.get((file.scope(found.block), root.value if isinstance(root, cst.Name) else ""), ())
     between = [file.span(entry.statement).line for entry in bound]

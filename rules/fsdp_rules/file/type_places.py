@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
-from fsdp_rules.file.expressions import calls_plainly
+from fsdp_rules.file.expressions import call_of, calls_plainly
 from fsdp_rules.file.file import File
 
 TESTS = ("isinstance", "issubclass")
@@ -52,8 +52,7 @@ def is_alias(whole: cst.BaseExpression, parent: cst.CSTNode | None, file: File) 
 
 def _is_understood(use: cst.Name, followed: bool, file: File) -> bool:
     """Whether a name of the class is used as other rules know it: as a type, or (where they follow it) to wrap."""
-    parent = file.parent(use)
-    called = followed and isinstance(parent, cst.Call) and parent.func is use
+    called = followed and call_of(use, file) is not None
     return called or is_tested(*whole_of(use, file), file) or in_annotation(use, file)
 
 

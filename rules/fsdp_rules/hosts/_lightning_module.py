@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import elements, is_none, last_name
+from fsdp_rules.file.expressions import call_of, elements, is_none, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.hosts._lightning_given import passed_on
 
@@ -158,12 +158,11 @@ def _use(use: cst.Attribute, found: Built, file: File) -> str:
     """Why a use of a model is in the way, empty if it is not; calls of its methods are noted."""
     parent = file.parent(use)
     name = use.attr.value
-    if isinstance(parent, cst.Call) and parent.func is use:
-        return ""
     if isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Comparison | cst.ComparisonTarget):
         return ""
-    above = file.parent(parent) if isinstance(parent, cst.Attribute) else None
-    if isinstance(parent, cst.Attribute) and isinstance(above, cst.Call) and above.func is parent:
+    if call_of(use, file) is not None:
+        return ""
+    if isinstance(parent, cst.Attribute) and call_of(parent, file) is not None:
         method = parent.attr.value
         if _is_inside_configure_model(use, file):
             return ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import called_on, given_to
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.hosts._values import literal
@@ -123,9 +124,7 @@ fsdp_config:
 
 def _is_appended(node: cst.CSTNode, file: File) -> bool:
     """Whether a string becomes a part of a command, and is not the name of an option of the program."""
-    argument = file.parent(node)
-    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
-    return isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "append"
+    return called_on(given_to(node, file), "append") is not None
 
 
 _UNVERSIONED = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from 5.10 on"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.class_tests import is_bare_name, name_test, subject_of_class, subject_of_name
-from fsdp_rules.file.expressions import calls_plainly, elements, last_name
+from fsdp_rules.file.expressions import calls_plainly, elements, given_to, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._module_counts import SHOWS
 from fsdp_rules.loop._own_class import as_text, is_in_text, is_inner, of_inner, unprefixed
@@ -84,8 +84,7 @@ def _of_wrapper(
 def _gives_bases(node: cst.BaseExpression, file: File) -> bool:
     """Whether the classes that ``node`` extends are read from it."""
     parent = file.parent(node)
-    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    if isinstance(call, cst.Call):
+    if (call := given_to(node, file)) is not None:
         return file.resolved(call.func) == "inspect.getmro"
     return isinstance(parent, cst.Attribute) and parent.value is node and parent.attr.value in ("__mro__", "mro")
 

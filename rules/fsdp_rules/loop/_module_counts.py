@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import calls_plainly, last_name
+from fsdp_rules.file.expressions import call_of, calls_plainly, given_to, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.model.sharded import sharded
@@ -22,8 +22,8 @@ SHOWS = re.compile(r"print\w*|debug|info|warn|warning|error|critical|log|write|\
 
 def about_modules(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
     """The verdict about ``model.modules`` where the modules that its call gives are counted or numbered."""
-    call = file.parent(node)
-    if not isinstance(call, cst.Call) or call.func is not node or call.args or file.code(node.value).endswith(INNER):
+    call = call_of(node, file)
+    if call is None or call.args or file.code(node.value).endswith(INNER):
         return
     counted = next(_counted(call, file), None)
     if counted is None:
@@ -51,9 +51,8 @@ def about_modules(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
 
 def _counted(modules: cst.BaseExpression, file: File) -> Iterator[cst.CSTNode]:
     """What counts or numbers ``modules``, an expression that gives each of them once."""
-    parent = file.parent(modules)
-    whole = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    if isinstance(whole, cst.Call) and isinstance(whole.func, cst.Name):
+    parent, whole = file.parent(modules), given_to(modules, file)
+    if whole is not None and isinstance(whole.func, cst.Name):
         if whole.func.value in ("list", "tuple", "iter", "reversed") and len(whole.args) == 1:
             yield from _counted(whole, file)
         elif calls_plainly(whole, ("len",), 1):
@@ -77,8 +76,7 @@ def _comprehended(loop: cst.CompFor, file: File) -> Iterator[cst.CSTNode]:
     shown = file.parent(loop)
     if isinstance(shown, cst.ListComp) and loop.inner_for_in is None:
         yield from _counted(shown, file)
-    argument = file.parent(shown) if isinstance(shown, cst.GeneratorExp) and loop.inner_for_in is None else None
-    whole = file.parent(argument) if isinstance(argument, cst.Arg) else None
+    whole = given_to(shown, file) if isinstance(shown, cst.GeneratorExp) and loop.inner_for_in is None else None
     if isinstance(shown, cst.GeneratorExp) and isinstance(shown.elt, cst.Integer) and last_name(whole or loop) == "sum":
         yield whole or loop
 

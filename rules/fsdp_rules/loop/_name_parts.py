@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import called_on, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._names import is_of_prefix
 from fsdp_rules.model.flattened import flattened
@@ -137,9 +137,7 @@ def _looked_for_in(text: cst.SimpleString, file: File) -> cst.BaseExpression | N
     while isinstance(parent, cst.Element | cst.Tuple):
         parent = file.parent(parent)
     call = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "endswith":
-        return call.func.value
-    return None
+    return called_on(call, "endswith")
 
 
 def _compiled(pattern: cst.BaseExpression, file: File) -> list[cst.Arg]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.file.attribute_names import name_pattern
-from fsdp_rules.file.expressions import calls_plainly, last_name
+from fsdp_rules.file.expressions import before_methods, calls_plainly, last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.wrapping import may_wrap
 from fsdp_rules.project.parts import Part
@@ -68,9 +68,7 @@ def assigned(node: cst.Assign | cst.AnnAssign | cst.AugAssign, file: File) -> Ne
 
 def _moved(value: cst.BaseExpression) -> cst.BaseExpression:
     """The module that ``value`` is, where methods that give back the same are called on it."""
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
-        value = value.func.value
-    return value
+    return before_methods(value, SAME)
 
 
 def exchanged(call: cst.Call, file: File) -> NewPart | None:

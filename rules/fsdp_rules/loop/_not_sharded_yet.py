@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import last_name, root_of
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.model.wrapping import SHARDING
@@ -49,9 +49,8 @@ def _is_prepared(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> b
 
 
 def _root(node: cst.BaseExpression) -> str:
-    while isinstance(node, cst.Attribute | cst.Subscript):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else ""
+    root = root_of(node)
+    return root.value if isinstance(root, cst.Name) else ""
 
 
 def _is_sharded_around(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, is_repeatable, literal_bool
+from fsdp_rules.file.expressions import bind, call_of, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.nothing import Chosen, chosen, entered_where, is_nothing
 from fsdp_rules.file.rank_tests import asks_for_rank
@@ -150,9 +150,9 @@ def _mentions(block: _Block) -> list[cst.BaseExpression]:
 def _method(place: cst.BaseExpression, file: File) -> cst.Attribute | None:
     """The method of ``place`` that is called there."""
     parent = file.parent(place)
-    call = file.parent(parent) if isinstance(parent, cst.Attribute) and parent.value is place else None
-    called = isinstance(call, cst.Call) and call.func is parent
-    return parent if called and isinstance(parent, cst.Attribute) else None
+    if not isinstance(parent, cst.Attribute) or parent.value is not place:
+        return None
+    return parent if call_of(parent, file) is not None else None
 
 
 def _run(block: _Block, method: str, file: File) -> Native | str:

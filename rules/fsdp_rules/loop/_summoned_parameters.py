@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import call_of, given_to
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.verdict.diagnosis import Build, Edit, InsertBefore, Replace
@@ -122,10 +123,7 @@ def _value(use: cst.Name, file: File) -> tuple[cst.BaseExpression | None, str | 
 def _method(value: cst.BaseExpression, file: File) -> tuple[str, cst.Call | None]:
     """The method of ``value`` that is called, "" where it is none."""
     parent = file.parent(value)
-    if not isinstance(parent, cst.Attribute):
-        return "", None
-    call = file.parent(parent)
-    return parent.attr.value, call if isinstance(call, cst.Call) and call.func is parent else None
+    return (parent.attr.value, call_of(parent, file)) if isinstance(parent, cst.Attribute) else ("", None)
 
 
 def _writes_through(value: cst.BaseExpression, file: File) -> bool:
@@ -144,8 +142,8 @@ def _only_reads(value: cst.BaseExpression, file: File) -> bool:
     parent = file.parent(value)
     if isinstance(parent, cst.BinaryOperation | cst.Comparison | cst.ComparisonTarget | cst.Subscript):
         return True
-    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    full = file.resolved(call.func) if isinstance(call, cst.Call) else None
+    call = given_to(value, file)
+    full = file.resolved(call.func) if call is not None else None
     return full is not None and full.startswith("torch.") and not full.endswith("_") and ".init." not in full
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.asked_modules import bound_in
 from fsdp_rules.model.guards import Guard, guard_of, tested
@@ -18,10 +19,8 @@ INNER = ("module", "_fsdp_wrapped_module")
 
 def is_passed_to_itself(node: cst.Attribute, file: File) -> bool:
     """Whether ``node``, ``model.module``, is what a function gives itself, as in ``return unwrap(model.module)``."""
-    argument = file.parent(node)
-    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
-    function = file.function(node)
-    if not isinstance(call, cst.Call) or function is None:
+    call, function = given_to(node, file), file.function(node)
+    if call is None or function is None:
         return False
     return (dotted(call.func) or "").rpartition(".")[2] == function.name.value
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import is_repeatable, literal_bool
+from fsdp_rules.file.expressions import call_of, given_to, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.model.guards import is_under_another_wrapper, is_under_ddp
@@ -186,17 +186,16 @@ def _calls_of(node: cst.BaseExpression, file: File) -> list[cst.Call] | None:
     if not isinstance(assign, cst.Assign) or not file.scope(assign):
         return None
     names = [one.target.value for one in assign.targets if isinstance(one.target, cst.Name)]
-    uses = [(use, file.parent(use)) for name in names for use in file.uses(name)]
-    calls = [call for use, call in uses if isinstance(call, cst.Call) and call.func is use]
+    uses = [use for name in names for use in file.uses(name)]
+    calls = [call for use in uses if (call := call_of(use, file)) is not None]
     return calls if len(names) == len(assign.targets) and len(calls) == len(uses) else None
 
 
 def _is_value(node: cst.BaseExpression, file: File) -> bool:
     """Whether the class ``node`` is handed on, so that something else may call it."""
-    parent = file.parent(node)
-    if isinstance(parent, cst.Call) and parent.func is node:
+    around = given_to(node, file)
+    if call_of(node, file) is not None:
         return False
-    around = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    if isinstance(around, cst.Call) and (_position(around, file) is not None or file.code(around.func) == "isinstance"):
+    if around is not None and (_position(around, file) is not None or file.code(around.func) == "isinstance"):
         return False
-    return is_read_whole(node, file.layout) and not isinstance(parent, cst.Annotation | cst.ComparisonTarget)
+    return is_read_whole(node, file.layout) and not isinstance(file.parent(node), cst.Annotation | cst.ComparisonTarget)

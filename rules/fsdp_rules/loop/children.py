@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import call_of
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._module_counts import METHODS as WHOLE
 from fsdp_rules.loop._module_counts import about_modules
@@ -59,8 +60,7 @@ def run(net):
             yield from about_modules(node, file)
         if node.attr.value not in (*METHODS, *TABLES):
             return
-        call = file.parent(node)
-        is_call = isinstance(call, cst.Call) and call.func is node
+        is_call = call_of(node, file) is not None
         if is_call is (node.attr.value in TABLES) or _is_recursive(node, file):
             return
         if wrapper_of(node.value, file) is not None:

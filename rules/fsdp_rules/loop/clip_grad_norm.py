@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import call_of
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_with
 from fsdp_rules.file.tree import Code
@@ -151,12 +152,9 @@ def train(model, batches, optimizer):
         )
 
     def _value(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
-        parent = file.parent(node)
-        if (isinstance(parent, cst.Call) and parent.func is node) or sharded(
-            node.value, file
-        ).certainty is Certainty.NO:
+        if call_of(node, file) is not None or sharded(node.value, file).certainty is Certainty.NO:
             return
-        if isinstance(parent, cst.AssignTarget):
+        if isinstance(file.parent(node), cst.AssignTarget):
             message = "this gives the model its own clip_grad_norm_, which runs instead of the rewritten call"
             advice = "check that it handles DTensors, or remove it and clip with torch.nn.utils.clip_grad_norm_"
         else:

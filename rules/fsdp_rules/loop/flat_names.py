@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import called_on
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.name_surgery import PREFIX
 from fsdp_rules.model.flattened import flattened
@@ -102,7 +103,7 @@ def _asked(node: cst.CSTNode) -> Iterator[cst.Name]:
     for one in found:
         # name.lower() is a name as well.
         while isinstance(one, cst.Call | cst.Subscript):
-            inner = one.func.value if isinstance(one, cst.Call) and isinstance(one.func, cst.Attribute) else None
+            inner = called_on(one)
             one = one.value if isinstance(one, cst.Subscript) else inner or cst.Ellipsis()
         if isinstance(one, cst.Name):
             yield one
@@ -121,8 +122,7 @@ def _is_whole(node: cst.CSTNode) -> bool:
         found = node.comparisons[0]
         texts = any(isinstance(one, cst.SimpleString) for one in (node.left, found.comparator))
         return texts and isinstance(found.operator, cst.Equal | cst.NotEqual)
-    func = node.func if isinstance(node, cst.Call) else None
-    return isinstance(func, cst.Attribute) and func.attr.value == "startswith"
+    return called_on(node, "startswith") is not None
 
 
 def _named(name: cst.Name, file: File) -> cst.Name | None:

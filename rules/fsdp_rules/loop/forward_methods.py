@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import call_of, given_to
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.flowing import known_as
@@ -69,10 +70,8 @@ def sample(model, tokens):
         name = node.attr.value
         if name == "forward":
             yield from self._forward(node, file)
-        elif COMPUTES.fullmatch(name) or _casts_in(node, file):
-            call = file.parent(node)
-            if isinstance(call, cst.Call) and call.func is node:
-                yield from self._method(node, call, file)
+        elif (call := call_of(node, file)) is not None and (COMPUTES.fullmatch(name) or _casts_in(node, file)):
+            yield from self._method(node, call, file)
 
     def _forward(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         held = sharded(node.value, file).certainty
@@ -82,8 +81,7 @@ def sample(model, tokens):
             return
         name = file.code(node.value)
         message = "FSDP2 gathers parameters when the module is called, not in forward itself"
-        call = file.parent(node)
-        if isinstance(call, cst.Call) and call.func is node:
+        if call_of(node, file) is not None:
             if held is Certainty.MAYBE:
                 message = f"{message}, assumes {name} is the sharded model (or has no forward hooks)"
             level = Level.SAFE if held is Certainty.YES else Level.REVIEW
@@ -145,8 +143,8 @@ def _inspected(node: cst.Attribute, file: File) -> bool:
     parent = file.parent(node)
     if isinstance(parent, cst.Attribute):
         return True
-    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    return isinstance(call, cst.Call) and (file.resolved(call.func) or "").startswith("inspect.")
+    call = given_to(node, file)
+    return call is not None and (file.resolved(call.func) or "").startswith("inspect.")
 
 
 def _wrapping(model: cst.BaseExpression, file: File) -> cst.Assign | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, literal_bool
+from fsdp_rules.file.expressions import bind, call_of, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import indent
 from fsdp_rules.file.tree import Code
@@ -49,7 +49,7 @@ def count_units(model):
     def visit(self, node: cst.Call | cst.Attribute, file: File) -> Iterable[Diagnosis]:
         """Calls on the class, or on a model that is wrapped."""
         if isinstance(node, cst.Attribute):
-            if node.attr.value == "apply" and not _is_called(node, file):
+            if node.attr.value == "apply" and call_of(node, file) is None:
                 yield from self._passed_on(node, file)
             return
         if not isinstance(node.func, cst.Attribute):
@@ -149,8 +149,3 @@ def count_units(model):
                 f"{name} is sharded: the function would get shards of its parameters",
                 "run it before the model is sharded, or inside fsdp_compat.summon_full_params(model)",
             )
-
-
-def _is_called(node: cst.Attribute, file: File) -> bool:
-    parent = file.parent(node)
-    return isinstance(parent, cst.Call) and parent.func is node

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.expressions import before_methods, bind, called_on
 from fsdp_rules.file.file import File
 from fsdp_rules.model.program_wraps import wraps_of
 from fsdp_rules.model.sharded import sharded_value
@@ -99,20 +99,17 @@ def _is_own(node: cst.BaseExpression | None, model: str, file: File, depth: int 
     if isinstance(node, cst.Tuple | cst.List):
         return all(_is_own(one.value, model, file, depth - 1) for one in node.elements)
     if isinstance(node, cst.DictComp):
-        target, value = node.for_in.target, node.value
-        while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
-            value = value.func.value
+        target, value = node.for_in.target, before_methods(node.value, SAME)
         last = target.elements[-1].value if isinstance(target, cst.Tuple) else target
         return file.code(value) == file.code(last) and _is_own(_listed(node.for_in.iter), model, file, depth - 1)
     if not isinstance(node, cst.Call):
         return False
     if isinstance(node.func, cst.Name) and node.func.value == "dict" and len(node.args) == 1:
         return _is_own(node.args[0].value, model, file, depth - 1)
-    func = node.func
-    return isinstance(func, cst.Attribute) and func.attr.value in OWN and file.code(func.value) == model
+    owner = called_on(node, *OWN)
+    return owner is not None and file.code(owner) == model
 
 
 def _listed(node: cst.BaseExpression) -> cst.BaseExpression:
     """What ``values.items()`` lists; any other ``node`` itself."""
-    func = node.func if isinstance(node, cst.Call) else None
-    return func.value if isinstance(func, cst.Attribute) and func.attr.value == "items" else node
+    return called_on(node, "items") or node

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, is_none, literal_bool
+from fsdp_rules.file.expressions import bind, call_of, is_none, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import call_text
 from fsdp_rules.file.reads import is_read_whole
@@ -183,9 +183,7 @@ def _is_number(argument: cst.Arg) -> bool:
 
 
 def _is_reference(node: cst.BaseExpression, file: File) -> bool:
-    parent = file.parent(node)
-    called = isinstance(parent, cst.Call) and parent.func is node
-    return not called and is_read_whole(node, file.layout)
+    return call_of(node, file) is None and is_read_whole(node, file.layout)
 
 
 def _text(scaler: str, arguments: dict[str, cst.BaseExpression], code: Code) -> str:

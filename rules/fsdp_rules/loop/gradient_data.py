@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import call_of, called_on, given_to, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._aware import is_aware, is_left_out
 from fsdp_rules.loop._formatted import is_formatted
@@ -155,9 +155,8 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
 
 def _sent_by(place: cst.BaseExpression, file: File) -> str | None:
     """The name of the collective that is given ``place`` itself."""
-    parent = file.parent(place)
-    call = file.parent(parent) if isinstance(parent, cst.Arg) else None
-    return last_name(call.func) if isinstance(call, cst.Call) and is_collective(call, file) else None
+    call = given_to(place, file)
+    return last_name(call.func) if call is not None and is_collective(call, file) else None
 
 
 def _read(file: File) -> Iterator[cst.BaseExpression]:
@@ -211,14 +210,12 @@ def _is_changed_alike(node: cst.Attribute, file: File) -> bool:
             return parent.target is current and not _may_be_plain(parent.value, file)
         if not isinstance(parent, cst.Attribute):
             return False
-        call = file.parent(parent)
-        called = isinstance(call, cst.Call) and call.func is parent
+        call = call_of(parent, file)
         if parent.attr.value in HARMLESS:
-            given = [one.value for one in call.args] if isinstance(call, cst.Call) and called else []
-            return not any(_may_be_plain(one, file) for one in given)
-        if parent.attr.value == "detach" and called and call is not None:
+            return not any(_may_be_plain(one.value, file) for one in (call.args if call is not None else ()))
+        if parent.attr.value == "detach" and call is not None:
             current = call
-        elif parent.attr.value == "data" and not called:
+        elif parent.attr.value == "data" and call is None:
             current = parent
         else:
             return False
@@ -247,7 +244,7 @@ def _is_put_back(node: cst.Attribute, file: File) -> bool:
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
     value = statement.value
-    cast = value.func.value if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) else None
+    cast = called_on(value)
     return cast is node and file.code(statement.targets[0].target) == file.code(node)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.loop._name_parts import about_parts, about_text
@@ -213,9 +214,8 @@ _TEXTS = (cst.SimpleString, cst.ConcatenatedString)
 
 
 def _is_talk(node: cst.CSTNode, file: File) -> bool:
-    argument = node if isinstance(node, cst.Arg) else file.parent(node)
-    call = file.parent(argument) if isinstance(argument, cst.Arg) else None
-    if not isinstance(call, cst.Call):
+    call = given_to(node.value if isinstance(node, cst.Arg) else node, file)
+    if call is None:
         return False
     function = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
     return isinstance(function, cst.Name) and TALKING.fullmatch(function.value) is not None

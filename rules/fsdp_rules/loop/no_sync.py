@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import attribute_of, is_repeatable
+from fsdp_rules.file.expressions import attribute_of, call_of, is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.file.nothing import Chosen, chosen
 from fsdp_rules.fsdp1.strategy_names import ZERO2
@@ -102,8 +102,7 @@ def train(model, batches):
         receiver = attribute_of(node, "no_sync")
         if receiver is not None and not file.settings.prefers_helpers:
             held = sharded(receiver, file).certainty
-            parent = file.parent(node)
-            call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+            call = call_of(node, file)
             # Wrapped elsewhere, a default may be for a model without one.
             plain = held is Certainty.YES and is_wrapped_here(receiver, file)
             edits = _native(node, call, receiver, file) if plain and (call is None or not call.args) else None
@@ -116,8 +115,7 @@ def train(model, batches):
 
     def _method(self, node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
         receiver = node.value
-        parent = file.parent(node)
-        call = parent if isinstance(parent, cst.Call) and parent.func is node else None
+        parent, call = file.parent(node), call_of(node, file)
         found = sharded(receiver, file)
         held = found.certainty
         if found.is_excluded or (call is not None and call.args):

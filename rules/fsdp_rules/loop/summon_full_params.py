@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, calls_plainly
+from fsdp_rules.file.expressions import bind, call_of, calls_plainly
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._summoned_block import PARAMETERS, Native, native
@@ -116,8 +116,8 @@ def sample(model, tokens):
         """How sure it is that this is FSDP1's method; NO where its name alone says so, None where it is another's."""
         if file.fsdp1(node) == f"{FSDP}.{METHOD}":
             return Certainty.YES
-        call = file.parent(node)
-        if not isinstance(call, cst.Call) or call.func is not node or not call.args:
+        call = call_of(node, file)
+        if call is None or not call.args:
             return None
         owner = node.value
         if isinstance(owner, cst.Call) and calls_plainly(owner, ("type",), 1):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import named_member
+from fsdp_rules.file.expressions import called_on, named_member
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.model.wrapping import PASSING, binds, loops_around
@@ -36,8 +36,7 @@ def _outer(node: cst.BaseExpression, file: File) -> cst.BaseExpression | None:
     if isinstance(node, cst.Attribute | cst.Subscript | cst.NamedExpr):
         return node.value
     if isinstance(node, cst.Call):
-        func = node.func
-        return func.value if isinstance(func, cst.Attribute) and func.attr.value == "get_submodule" else None
+        return called_on(node, "get_submodule")
     if not isinstance(node, cst.Name):
         return None
     for loop in loops_around(node, file):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import before_methods
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.model.flowing import value_of
@@ -91,8 +92,7 @@ def is_followed(node: cst.BaseExpression, file: File) -> bool:
 
 def _makes_plain(value: cst.BaseExpression, file: File) -> bool:
     """Whether ``value`` is a call that makes a new object, which is not wrapped."""
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in SAME:
-        value = value.func.value
+    value = before_methods(value, SAME)
     if not isinstance(value, cst.Call) or may_wrap(value, file) or is_followed(value, file):
         return False
     called = value.func.func if isinstance(value.func, cst.Call) else value.func

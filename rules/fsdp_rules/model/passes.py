@@ -9,7 +9,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches
-from fsdp_rules.file.expressions import names_in
+from fsdp_rules.file.expressions import names_in, root_of
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.reads import is_read
@@ -180,10 +180,7 @@ def pass_ends(owner: cst.CSTNode, file: File) -> list[tuple[int, int]]:
 
 def _events_of_given(owner: cst.CSTNode, model: cst.BaseExpression, file: File) -> list[Event]:
     """The passes in the body of a function where ``model``, of a call, is one object each time that it is written."""
-    text, call = file.code(model), model
-    while isinstance(call, cst.Attribute | cst.Subscript):
-        call = call.value
-    made = file.code(call)
+    text, made = file.code(model), file.code(root_of(model))
     events = [event for event in passes_in(owner, file) if file.code(event.call) != made]
     for node in file.inside(owner, cst.Call):
         if (file.function(node) or file.module) is not owner:

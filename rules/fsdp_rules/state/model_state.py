@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import call_of, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.model.flowing import known_as, value_of
 from fsdp_rules.model.given_by_call import is_given_by_call
@@ -142,7 +142,7 @@ def _passed_on(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
     parent = file.parent(node)
     if node.attr.value not in ("state_dict", "load_state_dict") or isinstance(parent, cst.AssignTarget | cst.Del):
         return
-    if (isinstance(parent, cst.Call) and parent.func is node) or sharded(node.value, file).certainty is Certainty.NO:
+    if call_of(node, file) is not None or sharded(node.value, file).certainty is Certainty.NO:
         return
     method, does = ("get", "returns") if node.attr.value == "state_dict" else ("set", "takes")
     yield Diagnosis(

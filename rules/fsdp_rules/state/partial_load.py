@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, literal_bool
+from fsdp_rules.file.expressions import bind, given_to, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.state._governing.loading import result_is_read
 from fsdp_rules.state._governing.site import state_site
@@ -100,6 +100,5 @@ def _skips(call: cst.Call, full: str | None, file: File) -> bool:
 
 def _result_of_taker_is_read(options: cst.Call, file: File) -> bool:
     """Whether ``options`` go straight into a call whose result the program reads."""
-    argument = file.parent(options)
-    taker = file.parent(argument) if isinstance(argument, cst.Arg) else None
-    return isinstance(taker, cst.Call) and result_is_read(taker, file)
+    taker = given_to(options, file)
+    return taker is not None and result_is_read(taker, file)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.model.flowing import known_as, value_of
@@ -146,8 +147,7 @@ def _is_transformed(call: cst.Call, file: File) -> bool:
         name = parent.targets[0].target
         reads += [use for use in file.uses(name.value) if file.scope(use) == file.scope(name)]
     for read in reads:
-        argument = file.parent(read)
-        taker = file.parent(argument) if isinstance(argument, cst.Arg) else None
-        if isinstance(taker, cst.Call) and (file.fsdp1(taker.func) or "").startswith(f"{FSDP}."):
+        taker = given_to(read, file)
+        if taker is not None and (file.fsdp1(taker.func) or "").startswith(f"{FSDP}."):
             return True
     return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.slots import given
-from fsdp_rules.file.expressions import dict_entries, literal_bool
+from fsdp_rules.file.expressions import call_of, dict_entries, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.project.configured import Slot
@@ -101,6 +101,6 @@ def _put(use: cst.Name, statement: cst.CSTNode, certain: bool, file: File) -> It
         if statement.targets[0].target is parent and isinstance(key, cst.SimpleString):
             yield Write(str(key.evaluated_value), statement.value, statement, certain)
     if isinstance(parent, cst.Attribute) and parent.attr.value == "update" and isinstance(statement, cst.Expr):
-        call = statement.value
-        if isinstance(call, cst.Call) and call.func is parent and len(call.args) == 1 and not call.args[0].star:
+        call = call_of(parent, file)
+        if call is statement.value and call is not None and len(call.args) == 1 and not call.args[0].star:
             yield from _displayed(call.args[0].value, statement, certain=certain)

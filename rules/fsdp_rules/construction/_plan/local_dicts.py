@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.leaves import is_same
-from fsdp_rules.file.expressions import dict_entries, literal_bool
+from fsdp_rules.file.expressions import called_on, dict_entries, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reads import is_target
 from fsdp_rules.fsdp1.constructor import OFF, ON
@@ -90,7 +90,7 @@ def _changes(block: list[cst.CSTNode], writes: set[cst.CSTNode], file: File) -> 
     }
     # What is called for its effect alone may change the object that it is called on.
     for effect in (one.value for other in others for one in file.inside(other, cst.Expr)):
-        owner = effect.func.value if isinstance(effect, cst.Call) and isinstance(effect.func, cst.Attribute) else None
+        owner = called_on(effect)
         if owner is not None and file.resolved(owner) is None and file.statement(owner) not in writes:
             changed.add(file.code(owner))
     around = {entry.test for write in writes for entry in file.ancestors(write) if isinstance(entry, cst.If)}

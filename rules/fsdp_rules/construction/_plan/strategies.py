@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fsdp_rules.construction._plan.leaves import Leaf, is_imported, leaves, readers
-from fsdp_rules.file.expressions import brief, calls_plainly, is_none, is_repeatable, last_name
+from fsdp_rules.file.expressions import brief, called_on, calls_plainly, is_none, is_repeatable, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.strategy_names import HYBRID, MESHED, NAMES
 
@@ -91,7 +91,7 @@ def name_looked_up(value: cst.BaseExpression, file: File) -> cst.BaseExpression 
         name = index.value if isinstance(index, cst.Index) else None
     elif calls_plainly(value, ("getattr",), 2) and isinstance(value, cst.Call):
         name = value.args[1].value if file.fsdp1(value.args[0].value) == "ShardingStrategy" else None
-    inner = name.func.value if isinstance(name, cst.Call) and isinstance(name.func, cst.Attribute) else name
+    inner = called_on(name) or name
     if isinstance(name, cst.Call) and (name.args or inner is name or last_name(name) not in SPELLING):
         return None
     return name if inner is not None and is_repeatable(inner) else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.construction._plan.call_place import place_of
-from fsdp_rules.file.expressions import brief
+from fsdp_rules.file.expressions import before_methods, brief, root_of
 from fsdp_rules.file.file import File
 from fsdp_rules.model.just_made import SAME
 from fsdp_rules.model.unbound_names import is_bound_outside, is_only_binding, unbound
@@ -40,9 +40,5 @@ def unusable(call: cst.Call, module: cst.BaseExpression, file: File) -> Iterator
 
 def _kept(module: cst.BaseExpression) -> cst.BaseExpression | None:
     """What the program goes on calling the ``module`` that a wrap is given; None for one that is made for the wrap."""
-    while isinstance(module, cst.Call) and isinstance(module.func, cst.Attribute) and module.func.attr.value in SAME:
-        module = module.func.value
-    root = module
-    while isinstance(root, cst.Attribute | cst.Subscript):
-        root = root.value
-    return module if isinstance(root, cst.Name) else None
+    module = before_methods(module, SAME)
+    return module if isinstance(root_of(module), cst.Name) else None

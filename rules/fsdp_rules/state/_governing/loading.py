@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File
 from fsdp_rules.state._governing.calls import Action, StateCall, state_call
 
@@ -53,9 +54,8 @@ def result_is_read(call: cst.Call, file: File) -> bool:
 
 
 def _nested(call: cst.Call, file: File) -> Load | None:
-    argument = file.parent(call)
-    outer = file.parent(argument) if isinstance(argument, cst.Arg) else None
-    return _load(outer, (call,), file) if isinstance(outer, cst.Call) else None
+    outer = given_to(call, file)
+    return _load(outer, (call,), file) if outer is not None else None
 
 
 def _load(call: cst.Call, makers: tuple[cst.Call, ...], file: File) -> Load | None:

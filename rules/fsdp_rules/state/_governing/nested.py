@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from fsdp_rules.file.called import called
+from fsdp_rules.file.expressions import call_of
 from fsdp_rules.file.file import File
 from fsdp_rules.state._governing.entering import governing_with
 
@@ -59,8 +60,7 @@ def _stays(definition: Definition, block: cst.With, file: File) -> bool:
         around = list(file.ancestors(use))
         if definition in around:
             continue
-        call = file.parent(use)
-        if not isinstance(call, cst.Call) or call.func is not use or block.body not in around:
+        if call_of(use, file) is None or block.body not in around:
             return False
         if not all(_stays(entry, block, file) for entry in _definitions(use, block, file)):
             return False

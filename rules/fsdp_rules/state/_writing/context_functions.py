@@ -6,6 +6,7 @@ import re
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import call_of
 from fsdp_rules.file.file import File
 from fsdp_rules.file.other_files import other_file
 from fsdp_rules.state._governing.entering import context_items
@@ -47,8 +48,8 @@ def assumption_of(found: Returned) -> str:
 
 def _entering(use: cst.CSTNode, file: File) -> cst.With | None:
     """The ``with`` that enters what the call of ``use`` gives."""
-    call = file.parent(use)
-    item = file.parent(call) if isinstance(call, cst.Call) and call.func is use else None
+    call = call_of(use, file)
+    item = file.parent(call) if call is not None else None
     block = file.parent(item) if item is not None else None
     if isinstance(block, cst.With) and any(call is one for _, one in context_items(block, file)):
         return block
