@@ -56,6 +56,7 @@ HALVES = (
     "sleet",
     "hoar",
     "rind",
+    "gale",
 )
 
 
