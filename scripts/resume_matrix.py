@@ -1,6 +1,6 @@
 """Trains the matrix of resuming: FSDP1 saves, FSDP2 loads and goes on; writes docs/resume.json and docs/resume.md.
 
-    python scripts/resume_matrix.py [--drawn 500] [--only FACTOR=VALUE …] [--page]
+    python scripts/resume_matrix.py [--drawn 500] [--whole [FACTOR …]] [--only FACTOR=VALUE …] [--page]
 
 ``--page`` writes the page again from docs/resume.json and trains nothing. Exits 1 if a run goes on differently, or
 fails and nothing has said so.
@@ -25,7 +25,7 @@ import torch  # noqa: E402
 
 from tests.pool import Pool  # noqa: E402
 from tests.resume.cells import Cell, Outcome, run  # noqa: E402
-from tests.resume.factors import EXCLUDED, FACTORS, FORMS, WAYS, drawn, pairwise  # noqa: E402
+from tests.resume.factors import COMBINED, EXCLUDED, FACTORS, FORMS, WAYS, drawn, pairwise, whole  # noqa: E402
 from tests.resume.program import AFTER, BEFORE  # noqa: E402
 
 DATA, PAGE = ROOT / "docs/resume.json", ROOT / "docs/resume.md"
@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[], metavar="FACTOR=VALUE", help="these alone, and no page")
     parser.add_argument("--drawn", type=int, metavar="N", help="N combinations drawn from all, and no page")
+    parser.add_argument("--whole", nargs="*", metavar="FACTOR", help="all combinations of some factors, and no page")
+    parser.add_argument("--after", type=int, default=0, metavar="N", help="leave out the first N")
     parser.add_argument("--seed", type=int, default=0, help="what they are drawn by")
     parser.add_argument("--page", action="store_true", help="write the page from the last run, and train nothing")
     options = parser.parse_args(arguments)
@@ -49,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     wanted = dict(each.split("=", 1) for each in options.only)
     every = drawn(options.drawn, options.seed) if options.drawn else pairwise()
-    chosen = [spec for spec in every if wanted.items() <= spec.items()]
+    if options.whole is not None:
+        every = whole(options.whole or COMBINED)
+    chosen = [spec for spec in every[options.after :] if wanted.items() <= spec.items()]
     cells: list[Cell] = []
     with Pool(4) as pool:
         for spec in chosen:
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{len(cells)} of {len(chosen)}", flush=True)
     for outcome, count in collections.Counter(cell.outcome.value for cell in cells).items():
         print(f"{count:4} {outcome}")
-    if not wanted and not options.drawn:
+    if not wanted and not options.drawn and not options.after and options.whole is None:
         data = results(cells)
         _write(data)
         PAGE.write_text(page(data), encoding="utf-8")
@@ -86,6 +90,7 @@ def page(data: Mapping[str, Any]) -> str:
     cells = data["cells"]
     counts = collections.Counter(one["outcome"] for one in cells)
     bad = [one for one in cells if not Outcome(one["outcome"]).is_good]
+    like = counts[Outcome.LIKE_FSDP1.value]
     release = data["torch"].partition("+")[0]
     lines = ["<!-- Written by `make resume-matrix`; do not edit. -->", "# Resuming", ""]
     lines += [
@@ -94,6 +99,7 @@ def page(data: Mapping[str, Any]) -> str:
         f"for bit, {counts[Outcome.CLOSE.value]} within a rounding difference with a known cause,",
         f"{counts[Outcome.REFUSED.value]} were refused with advice, {counts[Outcome.FSDP1_FAILS.value]}",
         f"fails under FSDP1 as well, and **{len(bad)}** silently resumed differently, or failed without advice.",
+        *([f"{like} resumed exactly like FSDP1's own load, which does not restore everything."] if like else []),
         "",
         f"Run on {data['date']} with torch {release}, on two or four CPU processes over gloo. Every pair of values of",
         "two factors occurs in at least one program, if FSDP1 can save that combination.",
@@ -116,6 +122,10 @@ def page(data: Mapping[str, Any]) -> str:
     lines += ["", "## Within rounding", "", "| programs | reason |", "|---|---|"]
     close = collections.Counter(one["detail"] for one in cells if one["outcome"] == Outcome.CLOSE.value)
     lines += [f"| {count} | {reason} |" for reason, count in close.items()]
+    if like:
+        rows = [one for one in cells if one["outcome"] == Outcome.LIKE_FSDP1.value]
+        lines += ["", "## Like FSDP1", "", "| program | what FSDP1's own load changes |", "|---|---|"]
+        lines += [f"| {', '.join(one['spec'].values())} | {_cell(one['detail'])} |" for one in rows]
     if bad:
         lines += ["", "## Different", "", "| program | outcome | detail |", "|---|---|---|"]
         lines += [f"| {', '.join(one['spec'].values())} | {one['outcome']} | {_cell(one['detail'])} |" for one in bad]

@@ -39,6 +39,7 @@ class Outcome(str, enum.Enum):
     CLOSE = "equal within rounding"
     REFUSED = "refused"
     FSDP1_FAILS = "FSDP1 fails"
+    LIKE_FSDP1 = "like FSDP1"
     DIFFERENT = "different"
     FAILED = "failed"
 
@@ -64,6 +65,8 @@ class Refused(Exception):
 def run(pool: Pool, spec: Spec, directory: Path) -> Cell:
     """Train ``spec`` in ``directory``, which is empty and the root of the paths in what is said."""
     cell = _run_in(pool, spec, directory)
+    if cell.outcome is Outcome.REFUSED and "FSDP" not in cell.detail and "--" not in cell.detail:
+        cell = replace(cell, outcome=Outcome.FAILED, detail=f"refused without advice: {cell.detail}")
     return replace(cell, detail=cell.detail.replace(f"{directory}/", ""))
 
 
@@ -89,12 +92,20 @@ def _run_in(pool: Pool, spec: Spec, directory: Path) -> Cell:
             return _fails_too(pool, spec, source, target)
         return Cell(spec, Outcome.FAILED, str(error))
     if different := list(_differences(spec, before, after)):
-        if advice and spec["way"] == "shim":
-            own = _run(pool, program(spec), resuming, target, "resume", source, fsdp1=True)
-            if not list(_differences(spec, own, after)):
-                return Cell(spec, Outcome.REFUSED, advice)
-        return Cell(spec, Outcome.DIFFERENT, "; ".join(different[:6]))
+        return _like_fsdp1(pool, spec, source, target, after, advice, "; ".join(different[:6]))
     return Cell(spec, Outcome.CLOSE if tolerance(spec)[0] else Outcome.EQUAL, tolerance(spec)[1])
+
+
+def _like_fsdp1(pool: Pool, spec: Spec, source: Path, target: Path, after: Any, advice: str, different: str) -> Cell:
+    """The cell of a run that goes on otherwise than one that never stopped, which is right where FSDP1 does so too."""
+    resuming = int(spec["ranks"].split(" to ")[1])
+    try:
+        own = _run(pool, program(spec), resuming, target, "resume", source, fsdp1=True)
+    except WorkerError as error:
+        return Cell(spec, Outcome.FSDP1_FAILS if advice else Outcome.DIFFERENT, _error(error) if advice else different)
+    if list(_differences(spec, own, after)):
+        return Cell(spec, Outcome.DIFFERENT, different)
+    return Cell(spec, Outcome.REFUSED if advice else Outcome.LIKE_FSDP1, advice or different)
 
 
 def _fails_too(pool: Pool, spec: Spec, source: Path, target: Path) -> Cell:

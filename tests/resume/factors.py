@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.parity.specs import Pair, Spec, pairs, specs
 
@@ -32,6 +33,11 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "model": MODELS,
     "loop": LOOPS,
 }
+
+#: What the whole matrix combines in full.
+COMBINED = ("form", "original", "optimizer", "way")
+#: How often the rest is drawn for a combination before it is one that FSDP1 does not save.
+_TRIES = 50
 
 #: What FSDP1 itself cannot do, so that there is nothing to resume; the reason says what it does instead.
 EXCLUDED: dict[str, Callable[[Spec], bool]] = {
@@ -87,6 +93,16 @@ def sample(count: int = 40) -> list[Spec]:
         left.remove(best)
         seen |= pairs(best)
         chosen.append(best)
+    return chosen
+
+
+def whole(combined: Sequence[str] = COMBINED) -> list[Spec]:
+    """Every combination of the ``combined`` factors that FSDP1 saves, always the same; the rest is drawn for each."""
+    chooser, chosen = random.Random(0), list[Spec]()
+    for values in itertools.product(*(FACTORS[name] for name in combined)):
+        fixed = dict(zip(combined, values, strict=True))
+        specs = ({name: chooser.choice(of) for name, of in FACTORS.items()} | fixed for _ in range(_TRIES))
+        chosen += list(itertools.islice(filter(valid, specs), 1))
     return chosen
 
 
