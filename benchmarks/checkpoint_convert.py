@@ -1,6 +1,6 @@
 """What a conversion of a checkpoint takes: memory, CPU and wall time, against torch's own two converters.
 
-    python benchmarks/checkpoint_convert.py [--tensors 64] [--mib 64] [--output benchmarks/checkpoint_convert.json]
+    python benchmarks/checkpoint_convert.py [--tensors 64] [--mib 64] [--turns N] [--output checkpoint_convert.json]
 
 Generates a checkpoint of float32 tensors in a scratch directory (``--scratch``), as a folder of
 torch.distributed.checkpoint, as files of two ranks with DTensors, and as one file of ``torch.save``; then another one
@@ -16,6 +16,9 @@ with a single tensor of 1 GiB among small ones. Each conversion runs in a proces
 - ``peer``: ``dcp_to_torch_save`` and ``torch_save_to_dcp`` of torch.distributed.checkpoint.format_utils, and
   ``save_file`` of safetensors, at the same task in the same way, which read nothing again; ``ratio`` is ours to theirs.
 
+With ``--turns N`` one file is converted to safetensors N times, in turns with two copies of its tensors: ``torch.load``
+and ``save_file``, and the same waiting until the disk has it, as a conversion does.
+
 ``holds``: the peak is within two of the largest tensors and 200 MiB. Prints JSON.
 """
 
@@ -26,11 +29,13 @@ import json
 import multiprocessing
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,12 +73,17 @@ _PEERS = {
     ("full", "safetensors"): "save_file",
 }
 _COPY = """
-import sys, torch
+import json, os, sys, time, torch
 from pathlib import Path
 from safetensors.torch import save_file
+start = time.perf_counter()
 Path(sys.argv[2]).mkdir()
-save_file(torch.load(sys.argv[1], mmap=True)["model"], sys.argv[2] + "/model.safetensors")
-print("null")
+path = sys.argv[2] + "/model.safetensors"
+save_file(torch.load(sys.argv[1], mmap=True)["model"], path)
+if len(sys.argv) > 3:
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+print(json.dumps({"copying": time.perf_counter() - start}))
 """
 _PEER = """
 import sys, warnings
@@ -82,6 +92,7 @@ from torch.distributed.checkpoint.format_utils import {name}
 {name}(sys.argv[1], sys.argv[2])
 print("null")
 """
+_CLOCKS = ("wall", "cpu", "work")
 _WRITERS = {"dcp": "to_dcp", "full": "to_full", "safetensors": "to_safetensors"}
 
 
@@ -200,6 +211,39 @@ def measure(root: Path, source: str, to: str, largest_mib: int) -> dict[str, obj
     return found
 
 
+def turns(root: Path, rounds: int) -> dict[str, object]:
+    """Conversions of ``root/full`` to safetensors and copies of it by ``save_file``, which take turns.
+
+    Each ratio is the time of the copy over ours, so that 1 is as fast: of the processes by the clock (``wall``) and on
+    the processors (``cpu``), and of the work in them without the start and the imports (``work``).
+    """
+    forms = {"ours": (_OURS, ("safetensors",)), "save_file": (_COPY, ()), "save_file, on disk": (_COPY, ("sync",))}
+    taken: dict[str, list[tuple[float, float, float]]] = {form: [] for form in forms}
+    for _ in range(rounds):
+        for form, (code, more) in forms.items():
+            os.sync()
+            used, took = measured(code, str(root / "full"), str(root / "new"), *more)
+            _remove(root / "new")
+            taken[form].append((used.wall_s, used.cpu_s, sum(json.loads(took).values())))
+    ours = taken.pop("ours")
+    found: dict[str, object] = {"rounds": rounds, "ours": _medians(ours)}
+    for form, theirs in taken.items():
+        ratios = [
+            tuple(their / our for their, our in zip(one, other, strict=True))
+            for one, other in zip(theirs, ours, strict=True)
+        ]
+        lowest = {name: round(min(values), 2) for name, values in zip(_CLOCKS, zip(*ratios, strict=True), strict=True)}
+        found[form] = {**_medians(theirs), "speed_of_ours": _medians(ratios), "lowest": lowest}
+    return found
+
+
+def _medians(turns: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    return {
+        name: round(statistics.median(values), 2)
+        for name, values in zip(_CLOCKS, zip(*turns, strict=True), strict=True)
+    }
+
+
 def _rounded(usage: Usage) -> dict[str, float]:
     return {name: round(value, 2 if name.endswith("_s") else 1) for name, value in asdict(usage).items()}
 
@@ -211,8 +255,10 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def measure_all(scratch: Path, count: int, mib: int, largest_mib: int, only: list[str]) -> dict[str, object]:
-    """All conversions of one checkpoint, by source and target."""
+def measure_all(
+    scratch: Path, count: int, mib: int, largest_mib: int, only: list[str], rounds: int = 0
+) -> dict[str, object]:
+    """All conversions of one checkpoint, by source and target, or ``rounds`` of turns with copies."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         root = Path(folder)
         # In a process of its own: ru_maxrss of a child begins with what this process holds when it forks.
@@ -221,6 +267,8 @@ def measure_all(scratch: Path, count: int, mib: int, largest_mib: int, only: lis
         generating.join()
         if generating.exitcode:
             raise SystemExit("no checkpoint could be generated")
+        if rounds:
+            return {"gib": round(count * mib / 1024, 2), "turns": turns(root, rounds)}
         cases = [(source, to) for source in ("dcp", "ranks") for to in _WRITERS]
         cases += [("full", "dcp"), ("full", "safetensors")]
         found = {
@@ -238,6 +286,7 @@ def main() -> None:
     parser.add_argument("--largest-mib", type=int, default=1024, help="of the one tensor of the second checkpoint")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--only", nargs="*", default=[], metavar="CASE", help="for example 'full to safetensors'")
+    parser.add_argument("--turns", type=int, default=0, metavar="N", help="only N turns of safetensors and copies")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     # Three forms of the source, and what is being written.
@@ -246,9 +295,13 @@ def main() -> None:
         raise SystemExit(f"{options.scratch}: it takes {needed:,} bytes there")
     load = os.getloadavg()[0]
     measurements = {
-        "tensors_of_one_size": measure_all(options.scratch, options.tensors, options.mib, 0, options.only),
-        "one_large_tensor": measure_all(options.scratch, 8, min(options.mib, 64), options.largest_mib, options.only),
+        "tensors_of_one_size": measure_all(
+            options.scratch, options.tensors, options.mib, 0, options.only, options.turns
+        ),
     }
+    if not options.turns:
+        large = options.largest_mib
+        measurements["one_large_tensor"] = measure_all(options.scratch, 8, min(options.mib, 64), large, options.only)
     loads = [round(load, 1), round(os.getloadavg()[0], 1)]
     result = {**conditions("torch"), "load_average": loads, **measurements}
     write(result, options.output)

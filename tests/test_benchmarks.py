@@ -43,6 +43,13 @@ def test_the_page_about_checkpoints_says_what_was_measured() -> None:
     written = found["of_2_gib"]["conversions"]["full to safetensors"]
     assert f"a peak of {written['max_rss_mib']:.0f} MiB of resident memory" in page
     assert f"{written['cpu_s']:.1f} seconds of CPU time, {written['ratio']['cpu']:.1f} times as much" in page
+    turns = found["of_2_gib"]["turns"]
+    copied, synced = turns["save_file"], turns["save_file, on disk"]
+    speed = (copied["speed_of_ours"]["wall"], copied["lowest"]["wall"], synced["speed_of_ours"]["wall"])
+    assert all(f"{value:.2f} " in page for value in speed)
+    assert f"has {synced['speed_of_ours']['work']} times the speed of the copy that waits for the disk" in page
+    assert f"and {copied['speed_of_ours']['work']} times that of the other" in page
+    assert min(speed) >= 0.9
     assert "load_average" in found
 
 
