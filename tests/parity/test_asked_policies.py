@@ -67,6 +67,15 @@ def chosen(wraps):
 """,
         "chosen(True)",
     ),
+    "one that takes every module, lists of layers included": (
+        """
+from torch.distributed.fsdp.wrap import always_wrap_policy
+
+def chosen(wraps):
+    return always_wrap_policy if wraps else None
+""",
+        "chosen(True)",
+    ),
 }
 
 

@@ -54,6 +54,7 @@ def by_size(file: File) -> list[Edit]:
 def by_policy(file: File) -> list[Edit]:
     """The function that asks a policy from elsewhere about each module, in FSDP1's order and with FSDP1's counts."""
     name = own_name(BY_POLICY, file)
+    module = file.ref("torch.nn.Module", everywhere=True)
     return defined(
         BY_POLICY,
         f'''def {name}(module, policy, is_root=True):
@@ -66,7 +67,8 @@ def by_policy(file: File) -> list[Edit]:
     held = sum(count for _, count in parts)
     if is_root or not policy(module=module, recurse=False, nonwrapped_numel=numel - held):
         return units, held
-    return [*units, module], numel''',
+    never_called = type(module).forward is {module}.forward  # a list of layers: FSDP1 works if all in it is in units
+    return [*units, *([] if never_called else [module])], numel''',
         file,
     )
 
