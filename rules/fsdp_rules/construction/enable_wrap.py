@@ -9,6 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.bound_calls import calls_in_context, wraps_again
 from fsdp_rules.construction.call import applied_all
 from fsdp_rules.file.dissolved import dissolved
+from fsdp_rules.file.expressions import dict_entries
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.verdict.diagnosis import Diagnosis, Rebuild, Replace
@@ -54,11 +55,16 @@ def shard_parts(model):
         if file.fsdp1(node.func) != "enable_wrap":
             return
         for argument in node.args:
-            if argument.keyword is None or argument.keyword.value != "wrapper_cls":
+            written = dict_entries(file.value(argument.value)) if argument.star == "**" else None
+            by_name = argument.keyword is not None and argument.keyword.value == "wrapper_cls"
+            given = argument.value if by_name else (written or {}).get("wrapper_cls")
+            wrapper = file.value(given) if given is not None else None
+            if given is None or wrapper is None or file.fsdp1(wrapper) != FSDP:
                 continue
-            wrapper = file.value(argument.value)
-            if file.fsdp1(wrapper) == FSDP:
-                yield from self._context(node, wrapper, argument.value, file)
+            if written is None:
+                yield from self._context(node, wrapper, given, file)
+            else:
+                yield self._wrapper(wrapper, given, "its arguments are a dictionary", file)
 
     def _context(
         self, context: cst.Call, wrapper: cst.BaseExpression, given: cst.BaseExpression, file: File

@@ -71,6 +71,27 @@ def test_the_class_may_come_through_a_name() -> None:
     )
 
 
+def test_the_class_may_come_in_a_dictionary() -> None:
+    check_rewrites(
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+        options = dict(wrapper_cls=FSDP, use_orig_params=True)
+        with enable_wrap(**options):
+            model = wrap(build())
+        """,
+        """
+        import fsdp_compat
+        from fsdp_compat import enable_wrap, wrap
+
+        options = dict(wrapper_cls=fsdp_compat.shard, use_orig_params=True)
+        with enable_wrap(**options):
+            model = wrap(build())
+        """,
+    )
+
+
 def test_without_helpers_nothing_is_rewritten() -> None:
     source = """
         from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
