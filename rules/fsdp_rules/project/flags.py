@@ -39,7 +39,8 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "hosted": re.compile(rb"\bFSDPStrategy\b"),
     "fsdp2": re.compile(rb"\bfully_shard\b"),
     "mixed_precision": re.compile(rb"\bMixedPrecision\b"),
-    "sticky_state": re.compile(rb"\bset_state_dict_type\b"),
+    # FSDP1's needs a model and a type: what is defined here, or given one name alone, is a method of the tree's own.
+    "sticky_state": re.compile(rb"(?<!def )\bset_state_dict_type\b(?!\(\w*\))"),
     "handed_context": re.compile(
         rb"(\breturn|enter_context\()[^\n]*\bstate_dict_type\(|\bstate_dict_type\([^:]*\):\s*(#[^\n]*)?\n\s*yield\b"
     ),

@@ -128,3 +128,11 @@ def test_no_call_is_left_without_its_setting(files: dict[str, str]) -> None:
     assert "TODO" not in "".join(without.values())
     _, levels = _after(without)
     assert Level.MANUAL in levels or not re.search(r"state_dict_type\(", text)
+
+
+def test_a_method_of_the_project_of_the_same_name_sets_nothing_for_a_model() -> None:
+    plugin = f"{HEAD}class Plugin:\n    def __init__(self, kind):\n        self.set_state_dict_type(kind)\n\n"
+    plugin += "    def set_state_dict_type(self, kind):\n        self.kind = StateDictType[kind]\n"
+    main = _main("Plugin('FULL_STATE_DICT')\nmodel.load_state_dict(torch.load('a.pt'))", "from plugin import Plugin")
+    results = rewrite_tree({"plugin.py": plugin.encode(), "train.py": main.encode()})
+    assert [one for one in results["train.py"].findings if one.level is Level.MANUAL] == []
