@@ -23,6 +23,7 @@ from fsdp_rules.configuration.block import Block, TextEdit, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
 from fsdp_rules.configuration.config_unreadable import UNREADABLE, template_or_broken
 from fsdp_rules.configuration.judge import judge
+from fsdp_rules.fsdp1.strategy_names import NAMES
 from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.finding import Finding
@@ -57,7 +58,9 @@ def migrate(data: bytes, path: str, settings: Settings, keys: _Keys | None = Non
     for block in blocks:
         block = replace(block, transformers=settings.transformers, accelerate=settings.accelerate)
         block = replace(block, shards_natively=settings.shards_natively, older_verl=settings.older_verl)
-        block = replace(block, looks_up_strategies=settings.looks_up_strategies or settings.to == "shim")
+        block = replace(
+            block, strategy_names=settings.strategy_names | (NAMES if settings.to == "shim" else frozenset())
+        )
         told, changes = judge(block, _heard(block, text, settings))
         findings += [_finding(rule, verdict, block, text, path) for rule, verdict in told]
         edits += block.editor.edits(changes)

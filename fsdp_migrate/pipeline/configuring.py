@@ -11,6 +11,7 @@ from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.releases import Done, with_releases
 from fsdp_migrate.pipeline.work import Candidate, contained
 from fsdp_migrate.tree.files import Source
+from fsdp_rules.fsdp1.strategy_names import NAMES
 from fsdp_rules.project.own_keys import OwnKey, own_keys_of
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Failed, Result
@@ -41,7 +42,7 @@ def with_options(marked: Iterable[Candidate], texts: Mapping[str, bytes]) -> lis
 #: ``ShardingStrategy[name]``, ``getattr(ShardingStrategy, name)`` and ``{"name": ShardingStrategy.NAME}``.
 _LOOK_UP = re.compile(
     rb"\bShardingStrategy\[\s*[A-Za-z_]|\bgetattr\([\w.]*\bShardingStrategy,\s*[A-Za-z_]"
-    rb"|[\"']\s*:\s*[\w.]*\bShardingStrategy\.[A-Z]"
+    rb"|[\"']([\w-]+)[\"']\s*:\s*[\w.]*\bShardingStrategy\.[A-Z]"
 )
 
 
@@ -52,9 +53,10 @@ def has_older_verl(files: Iterable[tuple[str, bytes]]) -> bool:
     return own and not any(_FSDP2.search(data) for path, data in every if "/verl/" in f"/{path}")
 
 
-def looks_up_strategies(files: Iterable[tuple[str, bytes]]) -> bool:
-    """Whether the Python ``files`` look up members of ShardingStrategy by names that they are given."""
-    return any(_LOOK_UP.search(data) for _, data in files)
+def strategy_names(files: Iterable[tuple[str, bytes]]) -> frozenset[str]:
+    """The names that the Python ``files`` look up members of ShardingStrategy by."""
+    keys = {one[1] for _, data in files for one in _LOOK_UP.finditer(data)}
+    return frozenset(key.decode() for key in keys if key) | (NAMES if None in keys else frozenset())
 
 
 def naming(rest: Sequence[Source], keys: Keys, read: Callable[[Path], bytes]) -> Iterator[tuple[Source, bytes]]:

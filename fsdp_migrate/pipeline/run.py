@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fsdp_migrate.configs import configuration as configs
 from fsdp_migrate.pipeline.agreement import Agreement
-from fsdp_migrate.pipeline.configuring import configured, has_older_verl, looks_up_strategies, naming
+from fsdp_migrate.pipeline.configuring import configured, has_older_verl, naming, strategy_names
 from fsdp_migrate.pipeline.engine import Engine
 from fsdp_migrate.pipeline.indexing import Index
 from fsdp_migrate.pipeline.moved_lines import follow, follow_wraps
@@ -84,7 +84,7 @@ def rewrite(request: Request, engine: Engine, progress: Progress, choose: Choose
     said = Settings(
         shards_natively=project is not None and engine.shards_natively(project),
         older_verl=has_older_verl(texts),
-        looks_up_strategies=looks_up_strategies(texts),
+        strategy_names=strategy_names(texts),
     )
     progress.start("Configuration", sum(file.source.is_config for file in files))
     done = [Done(file.candidate.path, file.candidate.data, file.result, file.source.is_config) for file in files]
@@ -166,7 +166,7 @@ def _settings_of(request: Request, said: Settings, path: str) -> Settings:
         request.selection.applied(request.settings, path),
         shards_natively=said.shards_natively,
         older_verl=said.older_verl,
-        looks_up_strategies=said.looks_up_strategies,
+        strategy_names=said.strategy_names,
     )
 
 

@@ -22,8 +22,8 @@ class Settings:
     ``accelerate``: the newest release (major, minor) that the project allows, None where it says nothing.
     ``line_length``: the longest line that the project allows, None where it is silent.
     ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
-    ``older_verl``: the tree has verl's own code, which knows no fsdp2. ``looks_up_strategies``: its Python looks up
-    members of ShardingStrategy by names that it is given. ``other``: the edits, as findings name them, that are made in
+    ``older_verl``: the tree has verl's own code, which knows no fsdp2. ``strategy_names``: those that its Python
+    looks up members of ShardingStrategy by. ``other``: the edits, as findings name them, that are made in
     their other form, by a helper or not at all; None where edits need no names. ``both``: what happens to FSDP1's
     branches in a tree that has FSDP2's beside them, ``keep`` or ``retire``; empty where nobody has chosen, which keeps
     them.
@@ -41,7 +41,7 @@ class Settings:
     accelerate: tuple[int, int] | None = None
     shards_natively: bool = False
     older_verl: bool = False
-    looks_up_strategies: bool = False
+    strategy_names: frozenset[str] = frozenset()
     other: frozenset[str] | None = None
     both: str = ""
 

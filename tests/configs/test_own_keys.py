@@ -200,3 +200,12 @@ def test_settings_that_the_code_gives_to_fsdp1_are_no_framework_s_whatever_they_
     ]
     result = rewrite_tree({"conf.yaml": config.encode()})["conf.yaml"]
     assert isinstance(result, Changed) and b"reshard_after_forward: false" in result.source
+
+
+def test_a_name_of_the_project_s_own_table_of_strategies_stays() -> None:
+    read = "kinds = {'full': ShardingStrategy.FULL_SHARD, 'hybrid-full': ShardingStrategy.HYBRID_SHARD}"
+    source = WRAP.format(before=read, given="sharding_strategy=kinds[cfg.sharding_strategy]")
+    source = source.replace("DataParallel as FSDP", "DataParallel as FSDP, ShardingStrategy")
+    config = "fsdp_wrap_strategy: size\nsharding_strategy: "
+    note = "sharding_strategy: full is read by code that still accepts these names after a rewrite"
+    assert said({"net.py": source, "conf.yaml": config + "full\n"})["conf.yaml"][-1] == note

@@ -83,7 +83,7 @@ class Block:
     ``dialect`` names the framework; ``form`` is ``file``, ``flags`` or ``variables``. ``around`` holds what else the
     place says: other keys of the same file. ``place`` is where findings about the whole are shown. ``others`` are
     settings under names that count less than those in ``settings``: the key was written twice. ``transformers``,
-    ``accelerate``, ``shards_natively``, ``older_verl`` and ``looks_up_strategies`` as in
+    ``accelerate``, ``shards_natively``, ``older_verl`` and ``strategy_names`` as in
     :class:`fsdp_rules.settings.Settings`. ``twice`` are keys around the settings that a later one overrules.
     """
 
@@ -98,7 +98,7 @@ class Block:
     accelerate: tuple[int, int] | None = None
     shards_natively: bool = False
     older_verl: bool = False
-    looks_up_strategies: bool = False
+    strategy_names: frozenset[str] = frozenset()
     twice: tuple[Setting, ...] = ()
 
     def get(self, name: str) -> Setting | None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from fsdp_rules.configuration.block import Block, Verdict
 from fsdp_rules.configuration.config_rule import ConfigRule
-from fsdp_rules.fsdp1.strategy_names import NAMES
 from fsdp_rules.verdict.finding import Level
 
 
@@ -50,7 +49,7 @@ sharding_strategy: hybrid_full
             told = f"the project's own code reads {key}, which is not a key of a framework that this tool knows"
             yield Verdict(None, Level.INFO, told, "Check it together with the code that reads it.")
             return
-        if block.looks_up_strategies and value in NAMES:
+        if value in block.strategy_names:
             told = f"{key}: {value} is read by code that still accepts these names after a rewrite"
             yield Verdict(None, Level.INFO, told, "If you change it, change that code too.")
             return
