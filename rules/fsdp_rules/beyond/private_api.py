@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.beyond._wrapper_reads import read_elsewhere
+from fsdp_rules.file.ancestors import tests_around
 from fsdp_rules.file.expressions import Asked, asked, call_of, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.reads import is_target
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.fsdp1.private_names import advice, private_names
 from fsdp_rules.model.flowing import known_as
-from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_under_hasattr, tested
+from fsdp_rules.model.guards import SWITCH, Guard, guard_of, is_under_hasattr
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
@@ -202,21 +203,7 @@ def _is_guarded(node: cst.Attribute, file: File) -> bool:
     subject = file.code(node.value)
     if guard_of(node, subject, file) is Guard.FSDP1:
         return True
-    for ancestor in (node, *file.ancestors(node)):
-        if isinstance(ancestor, cst.FunctionDef):
-            return False
-        if (
-            isinstance(ancestor, cst.BooleanOperation)
-            and isinstance(ancestor.operator, cst.And)
-            and _asks_for_fsdp(ancestor.left, subject, file)
-        ):
-            return True
-        if isinstance(ancestor, cst.BaseSmallStatement | cst.BaseCompoundStatement):
-            block = file.block(ancestor)
-            above = block[: file.layout.number(ancestor) or 0]
-            if any(_skips_others(statement, subject, file) for statement in above):
-                return True
-    return False
+    return any(truth and _asks_for_fsdp(test, subject, file) for test, truth in tests_around(node, file))
 
 
 def _is_given_to_fsdp1(model: cst.BaseExpression, file: File) -> bool:
@@ -248,17 +235,6 @@ def _asks_for_fsdp(test: cst.BaseExpression, subject: str, file: File) -> bool:
         and len(test.args) == 1
         and file.code(test.args[0].value) == subject
     )
-
-
-def _skips_others(statement: cst.CSTNode, subject: str, file: File) -> bool:
-    """``if not isinstance(subject, FSDP): continue`` (or a return)."""
-    if not isinstance(statement, cst.If) or statement.orelse is not None:
-        return False
-    last: cst.CSTNode = statement.body.body[-1]
-    if isinstance(last, cst.SimpleStatementLine):
-        last = last.body[-1]
-    leaves = isinstance(last, cst.Continue | cst.Return | cst.Raise)
-    return leaves and tested(statement.test, subject, file, truth=False) is Guard.FSDP1
 
 
 def _is_inner(node: cst.CSTNode, file: File) -> bool:

@@ -6,7 +6,7 @@ import re
 
 import libcst as cst
 
-from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.ancestors import tests_above, tests_around
 from fsdp_rules.file.file import File
 
 RANK_ZERO = re.compile(
@@ -50,23 +50,5 @@ def only_on_rank_zero(call: cst.Call, file: File) -> bool:
 
 def is_under_rank_zero(node: cst.CSTNode, file: File) -> bool:
     """Whether a test of the same function lets rank 0 alone reach ``node``, or sends all others away above it."""
-    for ancestor, inside in branches(node, file):
-        if isinstance(ancestor, cst.IndentedBlock) and any(_leaves(one, file) for one in _above(inside, ancestor)):
-            return True
-        if isinstance(ancestor, cst.FunctionDef):
-            return False
-        if isinstance(ancestor, cst.If) and inside is ancestor.body and RANK_ZERO.fullmatch(file.code(ancestor.test)):
-            return True
-    return False
-
-
-def _above(node: cst.CSTNode, block: cst.IndentedBlock) -> list[cst.If]:
-    place = next((number for number, one in enumerate(block.body) if one is node), 0)
-    return [one for one in block.body[:place] if isinstance(one, cst.If)]
-
-
-def _leaves(test: cst.If, file: File) -> bool:
-    """Whether the function ends in ``test`` on all ranks but 0."""
-    last = test.body.body[-1]
-    ends = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Return)
-    return ends and test.orelse is None and RANK_ABOVE.fullmatch(file.code(test.test)) is not None
+    tests = (*tests_around(node, file), *((test, False) for test in tests_above(node, file)))
+    return any((RANK_ZERO if truth else RANK_ABOVE).fullmatch(file.code(test)) for test, truth in tests)

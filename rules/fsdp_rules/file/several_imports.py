@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.tree import Layout
+from fsdp_rules.file.tree import Layout, leaves
 from fsdp_rules.fsdp1.names import canonical
 
 #: Whether what is imported at one place is there at another: not, maybe, or surely.
@@ -104,6 +104,4 @@ class SeveralImports:
 def _leaves(arm: cst.CSTNode) -> bool:
     """Whether ``arm``, of a compound statement, ends by leaving the function or the turn of the loop."""
     suite = arm.body if isinstance(arm, cst.Else | cst.ExceptHandler | cst.If) else arm
-    last = suite.body[-1] if isinstance(suite, cst.BaseSuite) and suite.body else None
-    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-    return isinstance(small, cst.Return | cst.Raise | cst.Continue | cst.Break)
+    return isinstance(suite, cst.BaseSuite) and leaves(suite)

@@ -248,6 +248,13 @@ def dotted(node: cst.CSTNode) -> str | None:
     return ".".join([node.value, *reversed(parts)]) if type(node) is cst.Name else None
 
 
+def leaves(body: cst.BaseSuite) -> bool:
+    """Whether nothing that stands below ``body`` runs after it."""
+    last = body.body[-1] if body.body else None
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(small, cst.Return | cst.Raise | cst.Continue | cst.Break)
+
+
 def text_of(node: cst.CSTNode, module: cst.Module) -> str:
     """What ``module.code_for_node`` gives, in two thirds of the time: nobody asks for the places of what is printed."""
     state = Printing(module.default_indent, module.default_newline)

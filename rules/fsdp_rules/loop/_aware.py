@@ -10,7 +10,7 @@ import libcst as cst
 from fsdp_rules.file.ancestors import branches
 from fsdp_rules.file.expressions import names_in
 from fsdp_rules.file.file import File
-from fsdp_rules.model.guards import leaves
+from fsdp_rules.file.tree import leaves
 
 AWARE = re.compile(r"\bDTensor\b|\bto_local\b|\bfull_tensor\b")
 #: Methods that put what they are given into a list.

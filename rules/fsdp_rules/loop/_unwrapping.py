@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.file.ancestors import tests_around
 from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.asked_modules import bound_in
@@ -28,19 +29,8 @@ def is_passed_to_itself(node: cst.Attribute, file: File) -> bool:
 def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
     """The innermost test about ``model`` under which ``node``, ``model.module``, is reached; None without one."""
     subject = file.code(node.value)
-    child: cst.CSTNode = node
-    for ancestor in file.ancestors(node):
-        is_body = isinstance(ancestor, cst.If | cst.IfExp | cst.While) and child is ancestor.body
-        if (
-            isinstance(ancestor, cst.If | cst.IfExp | cst.While)
-            and is_body
-            and _asks_about(subject, ancestor.test, file)
-        ):
-            return ancestor.test
-        if isinstance(ancestor, cst.FunctionDef):
-            return None
-        child = ancestor
-    return None
+    tests = (test for test, truth in tests_around(node, file) if truth)
+    return next((test for test in tests if _asks_about(subject, test, file)), None)
 
 
 def _asks_about(subject: str, test: cst.BaseExpression, file: File) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.ancestors import branches, tests_around
 from fsdp_rules.file.class_tests import subject_of_class
 from fsdp_rules.file.expressions import asked, brief, calls_plainly
 from fsdp_rules.file.file import File
@@ -175,10 +175,4 @@ def _suppresses(item: cst.BaseExpression, file: File) -> bool:
 
 def _is_for_fsdp2(node: cst.CSTNode, file: File) -> bool:
     """Whether ``node`` is only reached where a test has said that the model is FSDP2's."""
-    for owner, child in branches(node, file):
-        if isinstance(owner, cst.If | cst.IfExp) and child is owner.body and BY_FSDP2.search(file.code(owner.test)):
-            return True
-        is_right = isinstance(owner, cst.BooleanOperation) and child is owner.right
-        if is_right and isinstance(owner, cst.BooleanOperation) and BY_FSDP2.search(file.code(owner.left)):
-            return True
-    return False
+    return any(truth and BY_FSDP2.search(file.code(test)) for test, truth in tests_around(node, file))

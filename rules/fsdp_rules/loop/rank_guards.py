@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.ancestors import tests_above, tests_around
 from fsdp_rules.file.expressions import brief
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
@@ -150,25 +150,5 @@ def _goes_on(node: cst.Call, file: File) -> bool:
 
 
 def _on_some_ranks(node: cst.CSTNode, file: File) -> bool:
-    for ancestor, child in branches(node, file):
-        if (
-            isinstance(ancestor, cst.If | cst.IfExp)
-            and child is not ancestor.test
-            and asks_for_rank(ancestor.test, file)
-        ):
-            return True
-        if isinstance(child, cst.BaseStatement) and isinstance(ancestor, cst.IndentedBlock):
-            before = ancestor.body[: list(ancestor.body).index(child)]
-            if any(
-                isinstance(entry, cst.If) and asks_for_rank(entry.test, file) and _leaves(entry) for entry in before
-            ):
-                return True
-        if isinstance(ancestor, cst.FunctionDef):
-            return False
-    return False
-
-
-def _leaves(guard: cst.If) -> bool:
-    last = guard.body.body[-1] if guard.body.body else None
-    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-    return guard.orelse is None and isinstance(small, cst.Return | cst.Continue | cst.Raise)
+    tests = (*(test for test, _ in tests_around(node, file)), *tests_above(node, file))
+    return any(asks_for_rank(test, file) for test in tests)

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.ancestors import branches, tests_around
 from fsdp_rules.file.class_tests import NEGATIVE, compared_class, compared_object, name_test
 from fsdp_rules.file.expressions import asked, calls_plainly, elements, last_name
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
+from fsdp_rules.file.tree import leaves
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.project.askers import asks_alone
 from fsdp_rules.project.project import INNER
@@ -108,13 +109,6 @@ def _left_by_others(statement: cst.CSTNode, subject: str, file: File) -> Guard:
     return found
 
 
-def leaves(body: cst.BaseSuite) -> bool:
-    """Whether nothing that stands below ``body`` runs after it."""
-    last = body.body[-1] if body.body else None
-    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-    return isinstance(small, cst.Return | cst.Raise | cst.Continue | cst.Break)
-
-
 def tested(test: cst.BaseExpression, subject: str, file: File, truth: bool = True) -> Guard:
     """What it says about the expression with the text ``subject`` that ``test`` is true (or false)."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
@@ -175,21 +169,8 @@ def _classes(node: cst.BaseExpression, file: File) -> Guard:
 
 def is_under_hasattr(node: cst.CSTNode, subject: str, name: str, file: File) -> bool:
     """Whether ``node`` is only reached where ``hasattr`` has found a ``name`` in the expression of text ``subject``."""
-    for ancestor, child in branches(node, file):
-        test: cst.BaseExpression | None = None
-        if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body:
-            test = ancestor.test
-        elif isinstance(ancestor, cst.BooleanOperation) and child is ancestor.right:
-            test = ancestor.left if isinstance(ancestor.operator, cst.And) else None
-        while isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-            if _has(test.right, subject, name, file):
-                return True
-            test = test.left
-        if test is not None and _has(test, subject, name, file):
-            return True
-        if isinstance(ancestor, cst.FunctionDef | cst.Lambda):
-            return False
-    return False
+    tests = (part for test in _true_around(node, file) for part in _conjuncts(test))
+    return any(_has(part, subject, name, file) for part in tests)
 
 
 def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
@@ -201,13 +182,13 @@ def _has(test: cst.BaseExpression, subject: str, name: str, file: File) -> bool:
 
 def is_under_another_wrapper(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` is true for DistributedDataParallel alone, by what it is called."""
-    texts = map(file.code, _tests_around(node, file))
+    texts = map(file.code, _true_around(node, file))
     return any(OTHER_WRAPPER.search(test) and not SHARDED.search(test) for test in texts)
 
 
 def is_under_ddp(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` says ddp, and nothing of sharding; ``data_parallel`` may be either."""
-    texts = map(file.code, _tests_around(node, file))
+    texts = map(file.code, _true_around(node, file))
     return any(DDP.search(test) and "!=" not in test and "sdp" not in test.lower() for test in texts)
 
 
@@ -215,7 +196,7 @@ def is_under_fsdp(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` is true for FSDP alone, by what it is called."""
     return any(
         SHARDED.search(text) and not OTHER_WRAPPER.search(text) and not re.search(r"!=|\bnot\b|\bor\b", text)
-        for test in _tests_around(node, file)
+        for test in _true_around(node, file)
         for text in map(file.code, _conjuncts(test))
     )
 
@@ -230,7 +211,7 @@ def _conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 def is_in_ddp_mode(node: cst.CSTNode, file: File) -> bool:
     """Whether a test around ``node`` compares something with the text "ddp"; a flag of that name may mean any run."""
-    return any(_is_ddp_mode(test) for test in _tests_around(node, file))
+    return any(_is_ddp_mode(test) for test in _true_around(node, file))
 
 
 def _is_ddp_mode(test: cst.BaseExpression) -> bool:
@@ -247,13 +228,8 @@ def _is_ddp_mode(test: cst.BaseExpression) -> bool:
     return bool(values) and len(values) == len(texts) and all(DDP_MODE.search(str(one)) for one in values)
 
 
-def _tests_around(node: cst.CSTNode, file: File) -> Iterator[cst.BaseExpression]:
-    for ancestor, child in branches(node, file):
-        test = ancestor.test if isinstance(ancestor, cst.If | cst.IfExp) and child is ancestor.body else None
-        if isinstance(ancestor, cst.BooleanOperation) and isinstance(ancestor.operator, cst.And):
-            test = ancestor.left if child is ancestor.right else None
-        if test is not None:
-            yield test
+def _true_around(node: cst.CSTNode, file: File) -> list[cst.BaseExpression]:
+    return [test for test, truth in tests_around(node, file) if truth]
 
 
 def is_ruled_out(node: cst.CSTNode, text: str, file: File) -> bool:
@@ -262,13 +238,12 @@ def is_ruled_out(node: cst.CSTNode, text: str, file: File) -> bool:
     while text.endswith(INNER):
         text = text.rpartition(".")[0]
         texts.add(text)
-    for ancestor, child in branches(node, file):
-        if isinstance(ancestor, cst.If | cst.IfExp):
-            says = _says(ancestor.test, texts, file)
-            if says is not None and child is ancestor.body:
-                return not says
-            if says and child is ancestor.orelse:
-                return True
+    for test, truth in tests_around(node, file):
+        says = _says(test, texts, file)
+        if says is not None and truth:
+            return not says
+        if says:
+            return True
     return False
 
 

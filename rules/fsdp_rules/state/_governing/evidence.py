@@ -6,7 +6,7 @@ import re
 
 import libcst as cst
 
-from fsdp_rules.file.ancestors import branches
+from fsdp_rules.file.ancestors import tests_around
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import Why, sharded
@@ -25,12 +25,7 @@ def is_shown_sharded(model: cst.BaseExpression, call: cst.Call, file: File) -> b
     """
     if sharded(model, file).why is Why.ABOVE or _is_wrapped_by_init(model, call, file):
         return True
-    for around, child in branches(call, file):
-        if isinstance(around, cst.If | cst.IfExp) and _is_arm_for_sharded(around, child, file):
-            return True
-        if isinstance(around, cst.FunctionDef):
-            break
-    return False
+    return any(_says_sharded(test, truth, file) for test, truth in tests_around(call, file))
 
 
 def _is_wrapped_by_init(model: cst.BaseExpression, call: cst.Call, file: File) -> bool:
@@ -52,10 +47,6 @@ def _is_wrapped_by_init(model: cst.BaseExpression, call: cst.Call, file: File) -
         and file.statement(entry) in file.block(function.body.body[0])
         for entry in file.inside(function, cst.Assign)
     )
-
-
-def _is_arm_for_sharded(around: cst.If | cst.IfExp, child: cst.CSTNode, file: File) -> bool:
-    return child is not around.test and _says_sharded(around.test, child is around.body, file)
 
 
 def _says_sharded(test: cst.BaseExpression, truth: bool, file: File) -> bool:
