@@ -8,7 +8,9 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import call_of, given_to, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
+from fsdp_rules.file.keyed import keyed_call
 from fsdp_rules.file.reads import is_read_whole
+from fsdp_rules.file.tree import Code
 from fsdp_rules.model.guards import is_under_another_wrapper, is_under_ddp
 from fsdp_rules.model.passes import Pass, end_of, passes_in
 from fsdp_rules.model.sharded import sharded
@@ -125,40 +127,23 @@ def _region(call: cst.Call, position: int, file: File) -> Iterable[Diagnosis]:
             call,
             Level.SAFE,
             sentence(CACHED, KEEPS_CACHE),
-            edits=(Replace(call, lambda code: code(_with_cache(call, None, f"not {test(code)}"))),),
+            edits=(Replace(call, lambda code: _with_cache(call, None, f"not {test(code)}", code, file)),),
         )
         return
     yield Diagnosis(
         call,
         Level.SAFE if runs else Level.REVIEW,
         CACHED if runs else sentence(CACHED, ASSUMED),
-        edits=(Replace(call, lambda code: code(_with_cache(call, given, "False"))),),
+        edits=(Replace(call, lambda code: _with_cache(call, given, "False", code, file)),),
     )
 
 
-def _with_cache(call: cst.Call, given: cst.Arg | None, value: str) -> cst.Call:
+def _with_cache(call: cst.Call, given: cst.Arg | None, value: str, code: Code, file: File) -> str:
     """``call`` with the cache on where ``value`` is true; ``given`` is its argument for that."""
-    off = cst.parse_expression(value)
-    if given is not None:
-        return call.with_changes(args=[one.with_changes(value=off) if one is given else one for one in call.args])
-    bare = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-    added = cst.Arg(off, keyword=cst.Name(CACHE), equal=bare)
-    if not call.args:
-        return call.with_changes(args=[added])
-    *others, last = call.args
-    gaps = [
-        call.whitespace_before_args,
-        *(one.comma.whitespace_after for one in others if isinstance(one.comma, cst.Comma)),
-    ]
-    lines = [one for one in gaps if isinstance(one, cst.ParenthesizedWhitespace)]
-    end = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
-    if isinstance(end, cst.ParenthesizedWhitespace) and lines:
-        # The new argument gets a line of its own like the others, and the last one keeps its comment.
-        gap = end.with_changes(indent=lines[0].indent, last_line=lines[0].last_line)
-        last = last.with_changes(comma=cst.Comma(whitespace_after=gap))
-        rest = end.with_changes(first_line=cst.TrailingWhitespace())
-        added = added.with_changes(comma=cst.Comma(whitespace_after=rest))
-    return call.with_changes(args=[*others, last, added])
+    if given is None or given.keyword is not None:
+        return keyed_call(call, {CACHE: value}, {}, code, file)
+    off = given.with_changes(value=cst.parse_expression(value))
+    return code(call.with_changes(args=[off if one is given else one for one in call.args]))
 
 
 def _may_be_either(model: cst.BaseExpression, file: File) -> bool:
