@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from fsdp_rules.file.class_tests import name_test, subject_of_name
-from fsdp_rules.file.expressions import given_to, last_name
+from fsdp_rules.file.expressions import given_to, last_name, literal_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.type_places import in_annotation
 from fsdp_rules.fsdp1.names import FSDP, FSDP1_NAMES, FSDP_PACKAGE, PUBLIC_MODULES, canonical
@@ -113,7 +113,7 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
         if node.attr.value != FSDP or file.fsdp1(node) is not None or "fsdp1" not in file.project.flags:
             return
         base = file.value(node.value)
-        if isinstance(base, cst.Call) and any(_leads_to_fsdp1(argument.value) for argument in base.args):
+        if isinstance(base, cst.Call) and any(literal_text(argument.value) in PUBLIC_MODULES for argument in base.args):
             return
         if not isinstance(node.value, cst.Name) or node.value.value in file.aliases:
             return
@@ -176,7 +176,3 @@ def _is_imported(node: cst.SimpleString, file: File) -> bool:
 def _is_looked_up(node: cst.SimpleString, file: File) -> bool:
     call = given_to(node, file)
     return call is not None and dotted(call.func) in ("getattr", "hasattr")
-
-
-def _leads_to_fsdp1(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.SimpleString) and node.evaluated_value in PUBLIC_MODULES

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
-from fsdp_rules.project.walking import walk
+from fsdp_rules.project.walking import last_name_of, walk
 
 #: In what a text may stand for a name.
 NAMING = frozenset(
@@ -62,15 +62,15 @@ def _places_of_named_types(node: ast.AST) -> list[ast.AST]:
     """Where, right inside ``node``, a text stands for a name."""
     match node:
         case ast.Call():
-            if _last_name(node.func) in ("cast", "TypeVar", "ForwardRef", "NewType"):
+            if last_name_of(node.func) in ("cast", "TypeVar", "ForwardRef", "NewType"):
                 return [*node.args, *(keyword.value for keyword in node.keywords)]
-            if isinstance(node.func, ast.Attribute) and _last_name(node.func.value) == "__all__":
+            if isinstance(node.func, ast.Attribute) and last_name_of(node.func.value) == "__all__":
                 return [*node.args]
         case ast.Assign() | ast.AugAssign():
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            return [node.value] if any(_last_name(target) == "__all__" for target in targets) else []
+            return [node.value] if any(last_name_of(target) == "__all__" for target in targets) else []
         case ast.Subscript():
-            name = _last_name(node.value)
+            name = last_name_of(node.value)
             # Optional["Model"], list["Model"]; but CONFIG["Model"] and names["Model"] are look-ups.
             is_type = name[:1].isupper() and not name.isupper()
             return [node.slice] if is_type or name in ("list", "dict", "set", "tuple", "type") else []
@@ -79,10 +79,6 @@ def _places_of_named_types(node: ast.AST) -> list[ast.AST]:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return [node.returns] if node.returns is not None else []
     return []
-
-
-def _last_name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _annotation_words(text: str) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,6 +101,15 @@ class Bindings:
             if not scope:
                 return []
             scope = scope.rpartition(".")[0]
+
+    def behind(self, node: cst.BaseExpression) -> Iterator[tuple[cst.CSTNode, str]]:
+        """The assignments that a plain name gets its value through, each with the name that it assigns."""
+        while isinstance(node, cst.Name):
+            found = self.binding(node)
+            if found is None or found.value is None:
+                return
+            yield found.statement, node.value
+            node = found.value
 
     def scope_of(self, name: cst.Name) -> str:
         """The scope that binds ``name`` where it stands; "" for the module, and for what nothing binds."""

@@ -7,6 +7,7 @@ import ast
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.project.walking import last_name_of
 
 
 def default_of(name: cst.Name, parameter: cst.Param, file: File) -> cst.BaseExpression | None:
@@ -33,16 +34,12 @@ def _is_passed(data: bytes, function: str, parameter: str, position: int) -> boo
     for call in ast.walk(ast.parse(data)):
         if not isinstance(call, ast.Call):
             continue
-        called, given = _last(call.func), call.args
+        called, given = last_name_of(call.func), call.args
         if called == "partial" and given:
-            called, given = _last(given[0]), given[1:]
+            called, given = last_name_of(given[0]), given[1:]
         if called != function:
             continue
         starred = any(isinstance(entry, ast.Starred) for entry in given)
         if starred or len(given) > position or any(entry.arg in (None, parameter) for entry in call.keywords):
             return True
     return False
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import calls_plainly, elements, is_repeatable
+from fsdp_rules.file.expressions import calls_plainly, elements, is_repeatable, literal_text
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 
@@ -117,4 +117,4 @@ def name_test(node: cst.Comparison) -> NameTest | None:
 
 
 def _is_name(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.SimpleString) and node.evaluated_value == FSDP
+    return literal_text(node) == FSDP

@@ -28,6 +28,12 @@ def literal_bool(node: cst.CSTNode | None) -> bool | None:
     return None
 
 
+def literal_text(node: cst.CSTNode | None) -> str | None:
+    """The value of a literal text in one piece, else None."""
+    text = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return text if isinstance(text, str) else None
+
+
 def bind(call: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
     """The arguments of ``call`` by name, positional ones named by ``names``; None with ``*``, ``**`` or too many.
 
@@ -135,11 +141,10 @@ def asked(node: cst.CSTNode) -> Asked | None:
     """What ``node`` asks an object for by the text of a name, None where it is no such call."""
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name) or len(node.args) < 2:
         return None
-    subject, name = node.args[0].value, node.args[1].value
-    if node.func.value not in ("hasattr", "getattr") or not isinstance(name, cst.SimpleString):
+    subject, name = node.args[0].value, literal_text(node.args[1].value)
+    if node.func.value not in ("hasattr", "getattr") or name is None:
         return None
-    text = name.evaluated_value
-    return Asked(node.func.value, subject, text, len(node.args) == 3) if isinstance(text, str) else None
+    return Asked(node.func.value, subject, name, len(node.args) == 3)
 
 
 def named_member(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
@@ -149,9 +154,8 @@ def named_member(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
         return None if question is None or question.function != "getattr" else (question.subject, question.name)
     if not isinstance(node, cst.Subscript) or len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
         return None
-    holder, key = node.value, node.slice[0].slice.value
-    name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
-    if not isinstance(name, str) or not name.isidentifier():
+    holder, name = node.value, literal_text(node.slice[0].slice.value)
+    if name is None or not name.isidentifier():
         return None
     if isinstance(holder, cst.Attribute) and holder.attr.value == "__dict__":
         return holder.value, name
@@ -184,9 +188,10 @@ def dict_entries(node: cst.BaseExpression | None) -> dict[str, cst.BaseExpressio
     if isinstance(node, cst.Dict):
         found: dict[str, cst.BaseExpression] = {}
         for element in node.elements:
-            if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
+            key = literal_text(element.key) if isinstance(element, cst.DictElement) else None
+            if key is None:
                 return None
-            found[str(element.key.evaluated_value)] = element.value
+            found[key] = element.value
         return found if len(found) == len(node.elements) else None
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "dict":
         if any(argument.keyword is None or argument.star for argument in node.args):

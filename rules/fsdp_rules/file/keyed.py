@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.file.printing import line_with
 from fsdp_rules.file.tree import Code
@@ -18,10 +19,7 @@ def key_of(item: cst.Arg | cst.BaseDictElement) -> str | None:
     """The name of an argument, or the text of a dictionary's key; None where it has none that the file says."""
     if isinstance(item, cst.Arg):
         return item.keyword.value if item.keyword else None
-    if not isinstance(item, cst.DictElement) or not isinstance(item.key, cst.SimpleString):
-        return None
-    key = item.key.evaluated_value
-    return key if isinstance(key, str) else None
+    return literal_text(item.key) if isinstance(item, cst.DictElement) else None
 
 
 def keyed_call(

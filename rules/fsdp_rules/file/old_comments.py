@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import literal_text
 from fsdp_rules.file.tree import Layout
 
 #: Arguments that no output has in any form.
@@ -49,4 +50,4 @@ def _name(item: cst.CSTNode) -> str:
     if isinstance(item, cst.Arg):
         return item.keyword.value if item.keyword is not None else ""
     key = item.key if isinstance(item, cst.DictElement) else None
-    return str(key.evaluated_value) if isinstance(key, cst.SimpleString) else ""
+    return literal_text(key) or ""

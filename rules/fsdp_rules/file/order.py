@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
+
 import libcst as cst
 
 from fsdp_rules.file.file import Binding, File
@@ -9,18 +12,15 @@ from fsdp_rules.file.file import Binding, File
 
 def runs_before(statement: cst.CSTNode, place: cst.CSTNode, file: File) -> bool:
     """Whether ``statement`` has run whenever ``place`` runs, both in one function."""
-    if file.scope(statement) != file.scope(place):
-        return False
+    return file.scope(statement) == file.scope(place) and any(one is statement for one in run_before(place, file))
+
+
+def run_before(place: cst.CSTNode, file: File) -> Iterator[cst.CSTNode]:
+    """The statements that have run whenever ``place`` runs, as they are above it or above what it is in."""
     around = {file.statement(place), *file.ancestors(place)}
     for ancestor in around:
-        if not isinstance(ancestor, cst.BaseSmallStatement | cst.BaseCompoundStatement):
-            continue
-        for sibling in file.block(ancestor):
-            if sibling in around:
-                break
-            if sibling is statement:
-                return True
-    return False
+        if isinstance(ancestor, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            yield from takewhile(lambda one: one not in around, file.block(ancestor))
 
 
 def latest_binding(node: cst.BaseExpression, place: cst.CSTNode, file: File) -> Binding | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.file.tree import statements_of
 
 
 def definitions(name: cst.Name, file: File) -> list[cst.CSTNode] | None:
@@ -52,7 +53,7 @@ def _last(statements: list[cst.CSTNode], name: str, found: list[cst.CSTNode], fi
             if _branches(statement, name, found, file):
                 return True
         elif isinstance(statement, cst.With):
-            if _last(_body(statement.body), name, found, file):
+            if _last(statements_of(statement.body.body), name, found, file):
                 return True
         elif _binds(statement, name, file):
             found.append(statement)
@@ -72,17 +73,10 @@ def _branches(statement: cst.If, name: str, found: list[cst.CSTNode], file: File
 
 
 def _arm(body: cst.BaseSuite, name: str, found: list[cst.CSTNode], file: File) -> bool:
-    statements = _body(body)
+    statements = statements_of(body.body)
     if statements and isinstance(statements[-1], cst.Raise | cst.Return | cst.Continue | cst.Break):
         return True
     return _last(statements, name, found, file)
-
-
-def _body(body: cst.BaseSuite) -> list[cst.CSTNode]:
-    found: list[cst.CSTNode] = []
-    for entry in body.body:
-        found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
-    return found
 
 
 def _binds(statement: cst.CSTNode, name: str, file: File) -> bool:

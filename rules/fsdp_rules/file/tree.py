@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from itertools import accumulate
@@ -167,9 +167,7 @@ class Layout(CodegenState):
         known = self._blocks.get(id(owner))
         if known is None:
             body = getattr(owner, "body", ())
-            found: list[cst.CSTNode] = []
-            for entry in body if isinstance(body, list | tuple) else ():
-                found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
+            found = statements_of(body if isinstance(body, list | tuple) else ())
             known = self._blocks[id(owner)] = (found, {id(entry): number for number, entry in enumerate(found)})
         return known
 
@@ -248,11 +246,15 @@ def dotted(node: cst.CSTNode) -> str | None:
     return ".".join([node.value, *reversed(parts)]) if type(node) is cst.Name else None
 
 
+def statements_of(lines: Sequence[cst.CSTNode]) -> list[cst.CSTNode]:
+    """The small and compound statements of a block with these ``lines``, in order."""
+    return [one for line in lines for one in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])]
+
+
 def leaves(body: cst.BaseSuite) -> bool:
     """Whether nothing that stands below ``body`` runs after it."""
-    last = body.body[-1] if body.body else None
-    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
-    return isinstance(small, cst.Return | cst.Raise | cst.Continue | cst.Break)
+    last = statements_of(body.body)[-1:]
+    return bool(last) and isinstance(last[0], cst.Return | cst.Raise | cst.Continue | cst.Break)
 
 
 def text_of(node: cst.CSTNode, module: cst.Module) -> str:

@@ -12,7 +12,7 @@ from fsdp_rules.configuration.launched import PYTHON
 from fsdp_rules.file.expressions import elements, is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of, keyed_call, keyed_dict
-from fsdp_rules.hosts._values import Value, literal
+from fsdp_rules.hosts._values import Value, literal, literal_code
 from fsdp_rules.verdict.diagnosis import Build
 
 PREFIX = "fsdp_"
@@ -78,9 +78,9 @@ class Arguments:
 
     def edits(self, change: Change, file: File) -> Iterator[tuple[cst.BaseExpression, Build]]:
         """The nodes to replace, and what gives their texts: the dictionary, and the place around it."""
-        texts = {name: _literal(new) for name, new in change.values.items()}
+        texts = {name: literal_code(new) for name, new in change.values.items()}
         removed = dict.fromkeys(name for name in change.removed if name not in self.gone)
-        added = {name: _literal(new) for name, new in change.added.items()}
+        added = {name: literal_code(new) for name, new in change.added.items()}
         layers = GONE[0]
         if layers in self.gone and not is_none(self.given[layers]):
             key = str(self.block.around["prefix"]) + layers.removeprefix(PREFIX)
@@ -157,10 +157,6 @@ def _layers(node: cst.BaseExpression, file: File) -> str:
     if isinstance(value, str):
         return "[" + ", ".join(f'"{name.strip()}"' for name in value.split(",")) + "]"
     return file.code(node)
-
-
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def with_class_names(file: File) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.project.given_words import WORD, Word
@@ -70,7 +71,7 @@ def _kept(node: cst.BaseExpression, file: File) -> Iterator[Word]:
     elif isinstance(node, cst.Attribute):
         yield from _named(file.resolved(node) or "", file) or words.called(f".{node.attr.value}", file.path)
     elif isinstance(node, cst.Subscript):
-        key = _text(node.slice[0].slice.value) if isinstance(node.slice[0].slice, cst.Index) else ""
+        key = literal_text(node.slice[0].slice.value) if isinstance(node.slice[0].slice, cst.Index) else None
         full = file.resolved(node.value) or ""
         if key:
             yield from _named(f"{full}.{key}", file) or words.called(f".{key}", file.path)
@@ -79,7 +80,7 @@ def _kept(node: cst.BaseExpression, file: File) -> Iterator[Word]:
         full = file.resolved(node.func) or file.code(node.func)
         yield from _named(f"{full}()", file) or words.called(f".{name}()", file.path)
         if name in _READS:
-            for key in filter(None, (_text(one.value) for one in node.args[:2])):
+            for key in filter(None, ((literal_text(one.value) or "") for one in node.args[:2])):
                 yield from words.called(f".{key}", file.path)
 
 
@@ -87,11 +88,6 @@ def _named(full: str, file: File) -> tuple[Word, ...]:
     """What the dotted name ``full``, as the file's imports expand it, may be; a name of the file itself too."""
     exports = file.project.names
     return file.project.words.of(full, exports) or file.project.words.of(f"{module_name(file.path)}.{full}", exports)
-
-
-def _text(node: cst.BaseExpression) -> str:
-    text = node.evaluated_value if isinstance(node, cst.SimpleString) else ""
-    return text if isinstance(text, str) else ""
 
 
 def _is_parameter(node: cst.Name, file: File) -> bool:

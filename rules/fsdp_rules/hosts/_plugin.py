@@ -12,7 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of, keyed_call
 from fsdp_rules.file.tree import Code
 from fsdp_rules.frameworks.table import table
-from fsdp_rules.hosts._values import Value, literal, offload, policy, precision
+from fsdp_rules.hosts._values import Value, literal, literal_code, offload, policy, precision
 
 PYTHON = "python"
 #: Readers of arguments whose values are not those of a file.
@@ -100,10 +100,10 @@ class Plugin:
             if value.text:
                 texts[name] = value.text
                 texts.update(value.beside)
-        texts.update({name: _literal(new) for name, new in change.values.items()})
+        texts.update({name: literal_code(new) for name, new in change.values.items()})
         gone = [key.argument for key in table("accelerate").with_verdict("removed")]
         texts.update(dict.fromkeys(name for name in (*change.removed, *gone, *_GONE) if name in self.given))
-        texts.update({_argument(name): _literal(new) for name, new in change.added.items()})
+        texts.update({_argument(name): literal_code(new) for name, new in change.added.items()})
         names = {old: _argument(new) for old, new in change.names.items()}
         return keyed_call(self.call, texts, names, code, file)
 
@@ -111,7 +111,3 @@ class Plugin:
 def _argument(key: str) -> str:
     row = table("accelerate").keys.get(key)
     return row.argument if row else key
-
-
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)

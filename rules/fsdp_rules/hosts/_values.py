@@ -148,3 +148,8 @@ def layer_classes(node: cst.BaseExpression | None, file: File) -> str | None:
         classes = found.args[1].value if is_layers and is_policy else None
     layers = elements(file.value(classes)) if classes is not None else None
     return f"[{', '.join(file.code(layer) for layer in layers)}]" if layers else None
+
+
+def literal_code(value: object) -> str:
+    """``value`` as a literal of Python."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -13,7 +13,7 @@ from fsdp_rules.configuration.launched import PYTHON
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
-from fsdp_rules.hosts._values import literal
+from fsdp_rules.hosts._values import literal, literal_code
 from fsdp_rules.settings import LINE_LENGTH
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
@@ -96,10 +96,10 @@ trainer = Trainer(model=model, parallelism_config=config)
             return
         new = {change.names.get(name, name): name for name in nodes if name not in change.removed}
         texts = {
-            name: _text(change.values[old]) if old in change.values else file.code(nodes[old])
+            name: literal_code(change.values[old]) if old in change.values else file.code(nodes[old])
             for name, old in new.items()
         }
-        texts.update({name: _text(value) for name, value in change.added.items()})
+        texts.update({name: literal_code(value) for name, value in change.added.items()})
         function = file.ref("composer.utils.FSDP2Config")
         parts = [f"{name}={value}" for name, value in texts.items()]
         text = f"{function}({', '.join(parts)})"
@@ -110,10 +110,6 @@ trainer = Trainer(model=model, parallelism_config=config)
             if verdict.level is Level.REVIEW:
                 node = nodes[verdict.setting.written] if verdict.setting else given
                 yield Diagnosis(node, verdict.level, verdict.message, verdict.advice.rstrip("."))
-
-
-def _text(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _kept(node: cst.CSTNode, reason: str) -> Diagnosis:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.file.attribute_names import name_pattern
-from fsdp_rules.file.expressions import before_methods, calls_plainly, last_name
+from fsdp_rules.file.expressions import before_methods, calls_plainly, last_name, literal_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.wrapping import may_wrap
 from fsdp_rules.project.parts import Part
@@ -130,4 +130,4 @@ def part_of(value: cst.BaseExpression, file: File) -> Part:
 
 
 def _text(node: cst.BaseExpression) -> str:
-    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""
+    return literal_text(node) or ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import asked, elements
+from fsdp_rules.file.expressions import asked, elements, literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.api import entries
 from fsdp_rules.fsdp1.methods import METHODS
@@ -119,25 +119,19 @@ def _taken(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, lis
     if isinstance(maker, cst.Call) and given:
         kind = file.resolved(maker.func)
         if kind in ("operator.attrgetter", "operator.methodcaller"):
-            texts = [_text(argument.value) for argument in maker.args]
+            texts = [literal_text(argument.value) or "" for argument in maker.args]
             for text in texts if kind.endswith("attrgetter") else texts[:1]:
                 yield given[0], text.split(".")
     elif isinstance(call.func, cst.Attribute):
         method, owner = call.func.attr.value, call.func.value
         if method in ("__getattr__", "__getattribute__") and given:
-            yield owner, [_text(given[0])]
+            yield owner, [literal_text(given[0]) or ""]
         elif method in BOUND and given and _is_class_of(given[0], owner, file):
             yield given[0], [method]
     if file.resolved(call.func) == "functools.reduce" and len(given) == 3 and file.code(given[0]) == "getattr":
-        yield given[2], [_text(entry) for entry in elements(file.objects.origin(given[1])) or []]
+        yield given[2], [literal_text(entry) or "" for entry in elements(file.objects.origin(given[1])) or []]
 
 
 def _is_class_of(model: cst.BaseExpression, owner: cst.BaseExpression, file: File) -> bool:
     text = file.code(model)
     return file.code(owner) in (f"type({text})", f"{text}.__class__") or file.resolved(owner) == "torch.nn.Module"
-
-
-def _text(node: cst.BaseExpression) -> str:
-    """The text that a literal is, "" for everything else."""
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else ""
-    return value if isinstance(value, str) else ""

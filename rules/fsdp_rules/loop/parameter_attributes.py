@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
@@ -78,7 +79,7 @@ def _read(node: cst.CSTNode, file: File) -> tuple[cst.BaseExpression | None, str
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Name) or len(node.args) < 2:
         return None, None
     text = node.args[1].value
-    name = text.evaluated_value if isinstance(text, cst.SimpleString) else None
+    name = literal_text(text)
     is_asked = node.func.value in ("getattr", "hasattr")
     return (node.args[0].value, name) if is_asked and isinstance(name, str) else (None, None)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import last_name
+from fsdp_rules.file.expressions import last_name, literal_text
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.loop._plain_tensors import added_plain, plain_tensor
 from fsdp_rules.model.flowing import known_as
@@ -112,7 +112,7 @@ def _assigned(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
     elif isinstance(node, cst.Call) and last_name(node.func) == "setattr" and len(node.args) == 3:
         name = node.args[1].value
         owner = node.args[0].value
-        attribute = str(name.evaluated_value) if isinstance(name, cst.SimpleString) else ""
+        attribute = literal_text(name) or ""
     else:
         return None
     return (owner, attribute) if attribute in {"data", *NAMES} else None

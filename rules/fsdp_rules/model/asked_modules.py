@@ -10,6 +10,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import Asked, asked, calls_plainly, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
+from fsdp_rules.file.tree import statements_of
 
 #: What leaves a block: the statements behind it are the other arm of a test.
 LEAVING = (cst.Return, cst.Raise, cst.Continue, cst.Break)
@@ -97,9 +98,9 @@ def _same_arms(branch: cst.If | cst.IfExp, inner: str, subject: str, file: File)
 
     if isinstance(branch, cst.IfExp):
         return plain([branch.body]) == plain([branch.orelse])
-    body = _statements(branch.body)
+    body = statements_of(branch.body.body)
     if branch.orelse is not None:
-        return isinstance(branch.orelse, cst.Else) and plain(body) == plain(_statements(branch.orelse.body))
+        return isinstance(branch.orelse, cst.Else) and plain(body) == plain(statements_of(branch.orelse.body.body))
     around = file.block(branch)
     if branch not in around:
         return False
@@ -115,11 +116,3 @@ def _is_itself(statement: cst.CSTNode, plain: Callable[[Iterable[cst.CSTNode]], 
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
     return plain([statement.targets[0].target]) == plain([statement.value])
-
-
-def _statements(block: cst.BaseSuite) -> list[cst.CSTNode]:
-    """The statements of ``block``, those of one line one by one."""
-    found: list[cst.CSTNode] = []
-    for line in block.body:
-        found += line.body if isinstance(line, cst.SimpleStatementLine) else [line]
-    return found

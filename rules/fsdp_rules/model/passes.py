@@ -70,15 +70,15 @@ def last_passes(
     loops = [entry for entry in around if isinstance(entry, cst.For | cst.While)]
     if owner is not file.module:
         loops = [entry for entry in loops if owner in set(file.ancestors(entry))]
-    start = _position(file.statement(place), file)
+    start = start_of(file.statement(place), file)
     found: set[Pass] = set()
     for loop in loops:
-        first, last = _position(loop, file), end_of(loop, file)
+        first, last = start_of(loop, file), end_of(loop, file)
         inside = [entry for entry in events if first <= end_of(entry[0], file) <= last]
         if _collect([entry for entry in inside if end_of(entry[0], file) <= start], place, file, found):
             return frozenset(found)
         # The rest of the loop's body ran in the round before, whatever stands above the loop ran before the first.
-        _collect([entry for entry in inside if _position(entry[0], file) > start], place, file, found)
+        _collect([entry for entry in inside if start_of(entry[0], file) > start], place, file, found)
         start = first
     ends = pass_ends(owner, file) if given is None else [end_of(entry[0], file) for entry in events]
     if not _collect(events[: bisect_right(ends, start)], place, file, found):
@@ -93,14 +93,14 @@ def may_follow_forward(place: cst.CSTNode, file: File, made_here: bool = False) 
     passes = last_passes(place, file, made_here)
     if Pass.FORWARD in passes or Pass.UNKNOWN not in passes:
         return Pass.FORWARD in passes
-    start = _position(file.statement(place), file)
+    start = start_of(file.statement(place), file)
     events = passes_in(file.function(place) or file.module, file)
     return any(Pass.FORWARD in event.passes and end_of(event.call, file) <= start for event in events)
 
 
 def may_run_between(first: cst.CSTNode, second: cst.CSTNode, file: File) -> bool:
     """Whether a pass may run after ``first`` and before ``second``, both of one block."""
-    start, end = end_of(first, file), _position(file.statement(second), file)
+    start, end = end_of(first, file), start_of(file.statement(second), file)
     events = passes_in(file.function(second) or file.module, file)
     return any(start < end_of(event.call, file) <= end for event in events)
 
@@ -109,7 +109,7 @@ def awaits_backward(place: cst.CSTNode, file: File) -> cst.Call | None:
     """The forward above ``place`` whose backward is the next pass; None where another one is, or none is seen."""
     owner, statement = file.function(place) or file.module, file.statement(place)
     events, ends = passes_in(owner, file), pass_ends(owner, file)
-    above = reversed(events[: bisect_right(ends, _position(statement, file))])
+    above = reversed(events[: bisect_right(ends, start_of(statement, file))])
     below = iter(events[bisect_right(ends, end_of(statement, file)) :])
     before = next((event for event in above if not excludes(event.call, place, file)), None)
     after = next((event for event in below if not excludes(event.call, place, file)), None)
@@ -149,7 +149,7 @@ def is_given_loss(call: cst.Call, file: File) -> bool:
     forwards = {event.call for event in passes_in(owner, file) if Pass.FORWARD in event.passes}
     results: set[str] = set()
     for made in file.inside(owner, cst.Assign):
-        if _position(made, file) < _position(call, file) and _is_result(made.value, forwards, results, file):
+        if start_of(made, file) < start_of(call, file) and _is_result(made.value, forwards, results, file):
             results |= {name.value for target in made.targets for name in names_in(target.target)}
     return any(_is_result(argument.value, forwards, results, file) for argument in call.args)
 
@@ -258,7 +258,7 @@ def _is_surely_sharded(node: cst.BaseExpression, file: File) -> bool:
     return Certainty.YES in (sharded(node, file).certainty, value_of(node, file).models)
 
 
-def _position(node: cst.CSTNode, file: File) -> tuple[int, int]:
+def start_of(node: cst.CSTNode, file: File) -> tuple[int, int]:
     span = file.span(node)
     return span.line, span.column
 

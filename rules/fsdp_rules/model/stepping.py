@@ -6,7 +6,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
-from fsdp_rules.model.passes import pass_ends
+from fsdp_rules.model.passes import end_of, pass_ends, start_of
 
 
 def may_step_between(first: cst.CSTNode, use: cst.CSTNode, file: File) -> bool:
@@ -14,7 +14,7 @@ def may_step_between(first: cst.CSTNode, use: cst.CSTNode, file: File) -> bool:
 
     In a loop, what ``use`` comes before, or what a test that is not around it may leave out, is read a round later.
     """
-    owner, start, end = file.function(use) or file.module, _end(first, file), _start(file.statement(use), file)
+    owner, start, end = file.function(use) or file.module, end_of(first, file), start_of(file.statement(use), file)
     around = [*file.ancestors(use)]
     tests = {file.code(entry.test) for entry in around if isinstance(entry, cst.If)}
     is_left_out = False
@@ -25,9 +25,9 @@ def may_step_between(first: cst.CSTNode, use: cst.CSTNode, file: File) -> bool:
             is_left_out |= file.code(entry.test) not in tests
         elif isinstance(entry, cst.For | cst.While):
             if entry not in around:
-                start = min(start, _start(entry, file))
+                start = min(start, start_of(entry, file))
             elif end < start or is_left_out:
-                start, end = _start(entry, file), _end(entry, file)
+                start, end = start_of(entry, file), end_of(entry, file)
     return any(start < at <= end for at in _advances(owner, file))
 
 
@@ -41,15 +41,5 @@ def _advances(owner: cst.CSTNode, file: File) -> list[tuple[int, int]]:
     ]
     return [
         *pass_ends(owner, file),
-        *(_end(node, file) for node in steps if (file.function(node) or file.module) is owner),
+        *(end_of(node, file) for node in steps if (file.function(node) or file.module) is owner),
     ]
-
-
-def _start(node: cst.CSTNode, file: File) -> tuple[int, int]:
-    span = file.span(node)
-    return span.line, span.column
-
-
-def _end(node: cst.CSTNode, file: File) -> tuple[int, int]:
-    span = file.span(node)
-    return span.end_line, span.end_column

@@ -21,13 +21,7 @@ FSDP2_CODE = re.compile(r"\b(fully_shard|FSDPModule|MixedPrecisionPolicy|apply_f
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
     """Every statement of ``tree`` in the order of :func:`ast.walk`, which would go through every expression too."""
-    pending: deque[ast.AST] = deque([tree])
-    while pending:
-        node = pending.popleft()
-        if isinstance(node, ast.stmt):
-            yield node
-        for field in _BLOCKS:
-            pending.extend(getattr(node, field, ()))
+    return (node for block in _blocks(tree) for node in block)
 
 
 def gated_lines(tree: ast.Module, text: str, sharding: Collection[str] = ()) -> dict[int, bool]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fsdp_rules.project.walking import children, walk
+from fsdp_rules.project.walking import children, last_name_of, walk
 
 #: Arguments of FSDP1's constructor that are left out of its calls.
 GONE = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
@@ -130,8 +130,8 @@ def _of_callers(data: bytes, passed: _Passed) -> tuple[OwnKey | _Passed, ...]:
 
 
 def _argument(call: ast.Call, passed: _Passed) -> ast.expr | None:
-    partial = _last(call.func) == "partial" and bool(call.args) and _last(call.args[0]) == passed.function
-    if not partial and _last(call.func) != passed.function:
+    partial = last_name_of(call.func) == "partial" and bool(call.args) and last_name_of(call.args[0]) == passed.function
+    if not partial and last_name_of(call.func) != passed.function:
         return None
     for keyword in call.keywords:
         if keyword.arg == passed.name:
@@ -140,10 +140,6 @@ def _argument(call: ast.Call, passed: _Passed) -> ast.expr | None:
     if partial or place is None or any(isinstance(one, ast.Starred) for one in call.args[: place + 1]):
         return None
     return call.args[place] if place < len(call.args) else None
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 @lru_cache(maxsize=64)
@@ -199,7 +195,7 @@ class _Read:
         owner = self._class(node)
         if owner is None:
             return
-        if any(isinstance(n, ast.AnnAssign) and _last(n.target) == name for n in owner.body):
+        if any(isinstance(n, ast.AnnAssign) and last_name_of(n.target) == name for n in owner.body):
             yield OwnKey(owner.name, (name,), argument, (node.lineno, node.col_offset))
             return
         made = [

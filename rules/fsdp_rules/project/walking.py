@@ -43,3 +43,8 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
     for node in pending:
         yield node
         pending += children(node)
+
+
+def last_name_of(node: ast.AST) -> str:
+    """The name that ``node`` is, or the last of a dotted one; "" for everything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

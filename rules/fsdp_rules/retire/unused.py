@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fsdp_rules.fsdp1.names import canonical
-from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.aliases import Aliases, reads, text_of
 from fsdp_rules.project.walking import walk
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -65,7 +65,7 @@ def _mentions(nodes: Iterable[ast.AST]) -> Counter[str]:
 
 def unused_imports(before: ast.Module, now: ast.Module, aliases: Aliases, exported: Collection[str]) -> set[str]:
     """The names that ``now`` imports and does not read, FSDP1's or ones that ``before`` read; not the ``exported``."""
-    was, still = _read(before), _read(now)
+    was, still = reads(before), reads(now)
     bound = {
         alias.asname or alias.name.partition(".")[0]
         for node in walk(now)
@@ -74,17 +74,6 @@ def unused_imports(before: ast.Module, now: ast.Module, aliases: Aliases, export
     }
     known = {name for name in bound if canonical(aliases.names.get(name, "")) is not None}
     return {name for name in bound if name in was | known and name not in still and name not in exported}
-
-
-def _read(tree: ast.Module) -> set[str]:
-    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)}
-    return names | {
-        word
-        for node in walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for word in [node.value]
-        if word.isidentifier()
-    }
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:

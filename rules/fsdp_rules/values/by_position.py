@@ -32,12 +32,13 @@ from fsdp_rules.values.gives import Gives
 from fsdp_rules.values.interpreted import interpreted
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.meta_calls import meta_calls
-from fsdp_rules.values.no_modules import family_of, is_no_module
+from fsdp_rules.values.no_modules import is_no_module
 from fsdp_rules.values.parameter_writers import writing_calls
 from fsdp_rules.values.positions import dotted_at, position_of, text_at
 from fsdp_rules.values.rank_seeds import rank_seeded
 from fsdp_rules.values.rank_values import rank_cells, rank_values
 from fsdp_rules.values.reached import FIELDS, reached, touched
+from fsdp_rules.values.setters import family
 from fsdp_rules.values.sharded_optimizers import sharded_optimizers
 from fsdp_rules.values.state_setters import state_setters
 from fsdp_rules.values.sum_order import sharing_inputs
@@ -122,7 +123,7 @@ def facts_of(
                 one.kind is not Kind.OTHER_WRAPPER and is_no_module(one, machine, gives) for one in held
             ):
                 joined[path].add(position_of(at, lines[path]))
-            families = [family_of(one) for one in held]
+            families = [family(one) for one in held]
             if held and wrapped.whole.isdisjoint(held) and all(families):
                 plain[path].add(position_of(at, lines[path]))
             if held and fact.kept is Certainty.NO and not any(map(alike.isdisjoint, families)):
@@ -268,7 +269,7 @@ def _is_kept(one: Obj, machine: Interpreter, gives: Gives) -> bool:
 
 def _extends_fsdp1(one: Obj, machine: Interpreter) -> bool:
     """Whether ``one`` is an object of a subclass of FSDP1's class."""
-    bases = (base for each in family_of(one) for base in each.bases)
+    bases = (base for each in family(one) for base in each.bases)
     outer = (each for base in bases for each in machine.store.of(base) if each.kind is Kind.EXTERN)
     return any(canonical(each.data) == FSDP for each in outer)
 

@@ -73,7 +73,7 @@ class Excluded:
                 if not isinstance(one, _READS) or self._held(frame, one.to).isdisjoint(models):
                     continue
                 if isinstance(one, Call):
-                    called = [run for each in self._held(frame, one.of) if (run := _function_of(each)) is not None]
+                    called = [run for each in self._held(frame, one.of) if (run := each.body) is not None]
                     if any(each not in seen and self._is_kept(each, models, seen) for each in called):
                         return True
                 elif isinstance(one, Free) or self._held(frame, one.of).isdisjoint(models):
@@ -127,9 +127,3 @@ class Excluded:
         last = re.split(r"[.\[]", text)[-1].strip("]'\"").encode()
         written = re.compile(rb"\.%b\s*=[^=]|\[[\"']%b[\"']\]\s*=[^=]" % (re.escape(last), re.escape(last)))
         return any(written.search(data) for data in self._sources.values())
-
-
-def _function_of(one: Obj) -> Body | None:
-    """The body of a function, or of one that is bound to an object."""
-    function = one.data[1] if one.kind is Kind.BOUND else one
-    return function.data.body if function.kind is Kind.FUNCTION else None

@@ -19,7 +19,7 @@ from fsdp_rules.construction._plan.precision_fields import buffers_like, precisi
 from fsdp_rules.construction._plan.slots import given
 from fsdp_rules.construction._plan.strategies import known_strategy
 from fsdp_rules.construction._plan.unit_arguments import UNITS, contract_of_units, of_slot
-from fsdp_rules.file.expressions import bind, is_none, literal_bool
+from fsdp_rules.file.expressions import bind, is_none, literal_bool, literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.strategy_names import MESHED, NAMES
 from fsdp_rules.project.configured import Contract, Slot
@@ -175,8 +175,7 @@ def _device(held: ArgumentDict, file: File) -> str | None:
     if file.calls(value, "torch.cuda.current_device"):
         return "cuda"
     named = bind(value, ("type",)) if isinstance(value, cst.Call) and file.calls(value, "torch.device") else None
-    kind = (named or {}).get("type")
-    return "cpu" if isinstance(kind, cst.SimpleString) and kind.evaluated_value == "cpu" else None
+    return "cpu" if literal_text((named or {}).get("type")) == "cpu" else None
 
 
 def _policy_key(found: Found, file: File) -> str | None:

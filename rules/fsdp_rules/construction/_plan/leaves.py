@@ -190,7 +190,7 @@ def readers(found: Found, file: File) -> Iterator[cst.Name]:
     """Other reads of the variables that carry a value, those that only print it or read an earlier value aside."""
     known = set(found.carriers)
     leaving = set(found.nodes)
-    for scope, name in {(_home(carrier, file), carrier.value) for carrier in found.carriers}:
+    for scope, name in {(file.bindings.scope_of(carrier), carrier.value) for carrier in found.carriers}:
         carried = {
             statement
             for carrier in found.carriers
@@ -204,14 +204,6 @@ def readers(found: Found, file: File) -> Iterator[cst.Name]:
                 continue
             if leaving.isdisjoint(file.ancestors(use)) and not _reads_earlier(use, carried, file):
                 yield use
-
-
-def _home(name: cst.Name, file: File) -> str:
-    """The function that binds ``name``, "" for the module: its variable is read in other functions, too."""
-    scope = file.scope(name)
-    while scope and (scope, name.value) not in file.bindings.found:
-        scope = scope.rpartition(".")[0]
-    return scope
 
 
 def is_shared(found: Found, file: File) -> bool:

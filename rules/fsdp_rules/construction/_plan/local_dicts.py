@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.leaves import is_same
-from fsdp_rules.file.expressions import called_on, dict_entries, literal_bool
+from fsdp_rules.file.expressions import called_on, dict_entries, literal_bool, literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reads import is_target
+from fsdp_rules.file.tree import statements_of
 from fsdp_rules.fsdp1.constructor import OFF, ON
 from fsdp_rules.fsdp1.names import FSDP
 
@@ -152,7 +153,7 @@ class _Filler:
         gone: list[bool] = []
         for arm in arms:
             results.append(dict(entries))
-            small = [each for one in arm for each in (one.body if isinstance(one, cst.SimpleStatementLine) else [one])]
+            small = statements_of(arm)
             start = len(self.statements)
             if not all(self.run(one, results[-1]) for one in small):
                 return False
@@ -197,7 +198,8 @@ def _put(statement: cst.CSTNode, name: str) -> Entries | None:
         ) if owner == name:
             index = element.slice
             key = index.value if isinstance(index, cst.Index) else None
-            return {str(key.evaluated_value): statement.value} if isinstance(key, cst.SimpleString) else None
+            text = literal_text(key)
+            return {text: statement.value} if text is not None else None
         case cst.AugAssign(target=cst.Name(value=owner), operator=cst.BitOrAssign()) if owner == name:
             return dict_entries(statement.value)
         case cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value=owner)) as method) as call) if (

@@ -156,9 +156,5 @@ class ShardPlan:
 
     def consume_value(self, node: cst.BaseExpression, file: File) -> None:
         """Note that the assignments behind the plain name ``node`` may go once nothing reads them."""
-        while isinstance(node, cst.Name):
-            found = file.binding(node)
-            if found is None or found.value is None:
-                return
-            self.consume(found.statement, node.value)
-            node = found.value
+        for statement, name in file.bindings.behind(node):
+            self.consume(statement, name)

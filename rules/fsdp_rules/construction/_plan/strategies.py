@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fsdp_rules.construction._plan.leaves import Leaf, is_imported, leaves, readers
-from fsdp_rules.file.expressions import brief, called_on, calls_plainly, is_none, is_repeatable, last_name
+from fsdp_rules.file.expressions import brief, called_on, calls_plainly, is_none, is_repeatable, last_name, literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.strategy_names import HYBRID, MESHED, NAMES
 
@@ -104,7 +104,7 @@ def known_strategy(value: cst.BaseExpression, file: File) -> str | None:
     if isinstance(value, cst.Subscript) and file.fsdp1(value.value) == "ShardingStrategy":
         index = value.slice[0].slice
         inner = index.value if isinstance(index, cst.Index) else None
-        name = inner.evaluated_value if isinstance(inner, cst.SimpleString) else None
+        name = literal_text(inner)
         return name if isinstance(name, str) and name in NAMES else None
     known = file.fsdp1(value)
     if known is None or not known.startswith("ShardingStrategy."):

@@ -46,9 +46,9 @@ def read_context(call: cst.Call, file: File) -> Context | None:
         return None
     consumes: list[tuple[cst.CSTNode, str]] = []
     for spread in (argument.value for argument in call.args if argument.star):
-        _consume(spread, file, consumes)
+        consumes += file.bindings.behind(spread)
     kind, full = _form(arguments["state_dict_type"], call, file)
-    _consume(arguments["state_dict_type"], file, consumes)
+    consumes += file.bindings.behind(arguments["state_dict_type"])
     model = _config(arguments.get("state_dict_config"), DEFAULT.model_config, call, file, consumes)
     optim = _config(arguments.get("optim_state_dict_config"), DEFAULT.optim_config, call, file, consumes)
     notes: list[str] = []
@@ -145,10 +145,10 @@ def _config(
             return _unread(node, file)
         settings[name] = Expression(argument) if literal is None else literal
         if isinstance(argument, cst.Name) and is_constant(file.value(argument), file):
-            _consume(argument, file, consumes)
+            consumes += file.bindings.behind(argument)
     if latest is not None and isinstance(node, cst.Name):
         consumes.append((latest.statement, node.value))
-        _consume(latest.value or node, file, consumes)
+        consumes += file.bindings.behind(latest.value or node)
     return Config(settings["offload_to_cpu"], settings["rank0_only"])
 
 
@@ -196,12 +196,3 @@ def _binding(name: str, place: cst.CSTNode, file: File) -> tuple[str, int]:
         if not scope:
             return "", 0
         scope = scope.rpartition(".")[0]
-
-
-def _consume(node: cst.BaseExpression, file: File, consumes: list[tuple[cst.CSTNode, str]]) -> None:
-    while isinstance(node, cst.Name):
-        found = file.binding(node)
-        if found is None or found.value is None:
-            return
-        consumes.append((found.statement, node.value))
-        node = found.value

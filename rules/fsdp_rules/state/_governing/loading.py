@@ -8,6 +8,8 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File
+from fsdp_rules.file.order import run_before
+from fsdp_rules.file.tree import statements_of
 from fsdp_rules.state._governing.calls import Action, StateCall, state_call
 
 BRANCHING = (cst.If, cst.For, cst.While, cst.Try, cst.TryStar, cst.Match)
@@ -112,16 +114,7 @@ def _makes(call: cst.Call, file: File) -> bool:
 
 def _decides(load: cst.Call, made: dict[cst.CSTNode, cst.Call], file: File) -> bool:
     """Whether one of the statements in ``made`` has run whenever ``load`` runs."""
-    around = {file.statement(load), *file.ancestors(load)}
-    for ancestor in list(around):
-        if not isinstance(ancestor, cst.BaseSmallStatement | cst.BaseCompoundStatement):
-            continue
-        for sibling in file.block(ancestor):
-            if sibling in around:
-                break
-            if _always_makes(sibling, made, file):
-                return True
-    return False
+    return any(_always_makes(one, made, file) for one in run_before(load, file))
 
 
 def _may_be_skipped(load: cst.Call, maker: cst.Call, file: File) -> bool:
@@ -141,21 +134,14 @@ def _always_makes(statement: cst.CSTNode, made: dict[cst.CSTNode, cst.Call], fil
     if statement in made:
         return True
     if isinstance(statement, cst.With):
-        return any(_always_makes(entry, made, file) for entry in _entries(statement.body))
+        return any(_always_makes(entry, made, file) for entry in statements_of(statement.body.body))
     if isinstance(statement, cst.If) and statement.orelse is not None:
         other = statement.orelse
-        branch = [other] if isinstance(other, cst.If) else _entries(other.body)
-        return any(_always_makes(entry, made, file) for entry in _entries(statement.body)) and any(
+        branch = [other] if isinstance(other, cst.If) else statements_of(other.body.body)
+        return any(_always_makes(entry, made, file) for entry in statements_of(statement.body.body)) and any(
             _always_makes(entry, made, file) for entry in branch
         )
     return False
-
-
-def _entries(suite: cst.BaseSuite) -> list[cst.CSTNode]:
-    found: list[cst.CSTNode] = []
-    for entry in suite.body:
-        found.extend(entry.body if isinstance(entry, cst.SimpleStatementLine) else [entry])
-    return found
 
 
 def _reads(target: cst.Name, statement: cst.CSTNode, file: File) -> list[cst.Name]:

@@ -11,6 +11,7 @@ from fsdp_rules.file.expressions import bind, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.other_files import other_file
+from fsdp_rules.file.tree import statements_of
 from fsdp_rules.state._governing.context import is_context_call, read_context
 from fsdp_rules.state._governing.state_settings import Config, Context, Kind
 
@@ -138,8 +139,7 @@ def _is_static(function: cst.FunctionDef, file: File) -> bool:
 
 def _only_statement(function: cst.FunctionDef, file: File) -> cst.CSTNode | None:
     """The one statement of ``function`` beside imports, its docstring and settings that it gives a name."""
-    body = function.body.body
-    statements = [one for line in body for one in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])]
+    statements = statements_of(function.body.body)
     if function.get_docstring() is not None:
         statements = statements[1:]
     kept = [one for one in statements if not isinstance(one, cst.Import | cst.ImportFrom)]
