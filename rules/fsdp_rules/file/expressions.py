@@ -34,6 +34,12 @@ def literal_text(node: cst.CSTNode | None) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def only_key(node: cst.CSTNode | None) -> cst.BaseExpression | None:
+    """The key of ``x[key]``; None for slices, several keys and everything else."""
+    index = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
+    return index.value if isinstance(index, cst.Index) else None
+
+
 def bind(call: cst.Call, names: tuple[str, ...]) -> dict[str, cst.BaseExpression] | None:
     """The arguments of ``call`` by name, positional ones named by ``names``; None with ``*``, ``**`` or too many.
 
@@ -152,11 +158,10 @@ def named_member(node: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
     if isinstance(node, cst.Call):
         question = asked(node)
         return None if question is None or question.function != "getattr" else (question.subject, question.name)
-    if not isinstance(node, cst.Subscript) or len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
+    name = literal_text(only_key(node))
+    if not isinstance(node, cst.Subscript) or name is None or not name.isidentifier():
         return None
-    holder, name = node.value, literal_text(node.slice[0].slice.value)
-    if name is None or not name.isidentifier():
-        return None
+    holder = node.value
     if isinstance(holder, cst.Attribute) and holder.attr.value == "__dict__":
         return holder.value, name
     return (

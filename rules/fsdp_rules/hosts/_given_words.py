@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import literal_text
+from fsdp_rules.file.expressions import literal_text, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.project.given_words import WORD, Word
@@ -71,7 +71,7 @@ def _kept(node: cst.BaseExpression, file: File) -> Iterator[Word]:
     elif isinstance(node, cst.Attribute):
         yield from _named(file.resolved(node) or "", file) or words.called(f".{node.attr.value}", file.path)
     elif isinstance(node, cst.Subscript):
-        key = literal_text(node.slice[0].slice.value) if isinstance(node.slice[0].slice, cst.Index) else None
+        key = literal_text(only_key(node))
         full = file.resolved(node.value) or ""
         if key:
             yield from _named(f"{full}.{key}", file) or words.called(f".{key}", file.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 
 class At(NamedTuple):
@@ -223,6 +223,10 @@ class Span(NamedTuple):
         return isinstance(place, int) and self.begin <= place < self.end
 
 
+#: One kind of operation.
+Kind = TypeVar("Kind")
+
+
 @dataclass(eq=False)
 class Body:
     """A scope: its operations, how many values they have, and at which value each expression is.
@@ -262,6 +266,14 @@ class Body:
     is_generator: bool = False
     is_async: bool = False
     gathers: bool = False
+
+    def every(self, kind: type[Kind]) -> list[Kind]:
+        """Its operations of one kind, in order."""
+        return [one for one in self.operations if isinstance(one, kind)]
+
+    def places(self, value: int) -> list[At]:
+        """The expressions that are at ``value``."""
+        return [at for at, one in self.uses if one == value]
 
 
 def names_read(body: Body) -> set[str]:

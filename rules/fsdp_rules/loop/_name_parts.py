@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import called_on, last_name
+from fsdp_rules.file.expressions import called_on, last_name, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._names import is_of_prefix
 from fsdp_rules.model.flattened import flattened
@@ -123,9 +123,8 @@ def _is_counted(use: cst.BaseExpression, file: File) -> bool:
         )
     if not isinstance(parent, cst.Subscript) or parent.value is not use:
         return False
-    index = parent.slice[0].slice
-    last = isinstance(index, cst.Index) and file.code(index.value).replace(" ", "") == "-1"
-    return not last
+    key = only_key(parent)
+    return key is None or file.code(key).replace(" ", "") != "-1"
 
 
 def _looked_for_in(text: cst.SimpleString, file: File) -> cst.BaseExpression | None:

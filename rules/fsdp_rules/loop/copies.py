@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
+from fsdp_rules.file.expressions import only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.model.sharded import sharded_value
 from fsdp_rules.project.project import Certainty
@@ -83,6 +84,4 @@ def _is_data(node: cst.BaseExpression, file: File) -> bool:
 
 def _is_by_key(node: cst.Subscript, text: str, file: File) -> bool:
     """Whether ``node`` takes an element of what is called ``text`` by a key that is a literal text."""
-    index = node.slice[0].slice
-    is_text = isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
-    return is_text and file.code(node.value) == text
+    return isinstance(only_key(node), cst.SimpleString) and file.code(node.value) == text

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind
+from fsdp_rules.file.expressions import bind, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
@@ -145,12 +145,8 @@ def _place(call: cst.Call, file: File) -> tuple[str, cst.BaseExpression | None] 
     value: cst.BaseExpression = call
     chosen: cst.BaseExpression | None = None
     parent = file.parent(call)
-    if isinstance(parent, cst.Subscript) and len(parent.slice) == 1:
-        index = parent.slice[0].slice
-        if not isinstance(index, cst.Index):
-            return None
-        value, chosen = parent, index.value
-        parent = file.parent(parent)
+    if isinstance(parent, cst.Subscript) and (chosen := only_key(parent)) is not None:
+        value, parent = parent, file.parent(parent)
     if not isinstance(parent, cst.Assign) or len(parent.targets) != 1 or parent.value is not value:
         return None
     target = parent.targets[0].target

@@ -291,7 +291,7 @@ def _overrides(lower: Class, upper: Class, method: str) -> bool:
 
 def _set_at_first(body: Body) -> frozenset[str]:
     """The attributes that each run of a class's ``__init__`` sets."""
-    own = [one.body for one in body.operations if isinstance(one, Define) and one.body.name == "__init__"]
+    own = [one.body for one in body.every(Define) if one.body.name == "__init__"]
     return frozenset(
         one.name
         for init in own

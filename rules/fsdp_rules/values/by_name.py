@@ -70,7 +70,7 @@ class ByName:
 
     def reads_model(self, path: str, body: Body) -> bool:
         """Whether ``body``, in the file at ``path``, reads an attribute as which some object has a model."""
-        names = {one.name for one in body.operations if isinstance(one, GetAttribute)}.intersection(self._written)
+        names = {one.name for one in body.every(GetAttribute)}.intersection(self._written)
         written = (pair for name in names for pair in self._written[name].items())
         return any(
             self._may_share(writer, path) and any(one.kind is Kind.MODEL for one in self._store.of(cell))

@@ -23,7 +23,7 @@ def called(machine: Interpreter) -> dict[str, dict[At, str]]:
     """
     found: dict[str, dict[At, str]] = defaultdict(dict)
     for frame in machine.frames:
-        callees = {one.of for one in frame.body.operations if isinstance(one, Call)}
+        callees = {one.of for one in frame.body.every(Call)}
         for at, value in frame.body.uses:
             if value in callees:
                 held = machine.store.of(frame.base + value)
@@ -38,7 +38,7 @@ def mixed(machine: Interpreter, is_other: Callable[[Obj], bool]) -> dict[str, se
     """The places of what is called that is a method of models, and in another run of an object that surely is none."""
     found: dict[str, set[At]] = defaultdict(set)
     for frame in machine.frames:
-        callees = {one.of for one in frame.body.operations if isinstance(one, Call)}
+        callees = {one.of for one in frame.body.every(Call)}
         for at, value in frame.body.uses:
             if value in callees:
                 held = machine.store.of(frame.base + value)

@@ -31,7 +31,7 @@ class Callees:
         self._called: dict[_Value, None] = {}
         for frame in machine.frames:
             self._frames[frame.body].append(frame)
-            for one in (one for one in frame.body.operations if isinstance(one, Call)):
+            for one in frame.body.every(Call):
                 cells = (frame.base + value for value in (*one.args, *(value for _, value in one.keywords)))
                 if any(gives.is_some(_MODELS, given) for cell in cells for given in store.of(cell)):
                     self._called[frame.body, one.of] = None
@@ -50,7 +50,7 @@ class Callees:
         found: dict[str, set[At]] = defaultdict(set)
         for called in filter(self._is_unknown, self._called):
             body, value = called
-            found[body.path].update(at for at, one in body.uses if one == value)
+            found[body.path].update(body.places(value))
         return found
 
     def _is_unknown(self, called: _Value) -> bool:

@@ -20,8 +20,8 @@ def changed_parts(machine: Interpreter) -> dict[str, dict[At, set[str]]]:
     """The classes, and their bases, of parts of models that get an attribute, by the places of what gives the part."""
     found: dict[str, dict[At, set[str]]] = defaultdict(lambda: defaultdict(set))
     for frame in machine.frames:
-        owners = {one.of for one in frame.body.operations if isinstance(one, SetAttribute)}
-        owners |= {one.args[0] for one in frame.body.operations if isinstance(one, Call) and _sets(one, frame, machine)}
+        owners = {one.of for one in frame.body.every(SetAttribute)}
+        owners |= {one.args[0] for one in frame.body.every(Call) if _sets(one, frame, machine)}
         for at, value in frame.body.uses if owners else ():
             for one in machine.store.of(frame.base + value) if value in owners else ():
                 made = one.data if one.kind is Kind.PART and isinstance(one.data, Obj) else None
@@ -45,7 +45,7 @@ def kept_parts(machine: Interpreter) -> dict[str, set[At]]:
                 held = machine.store.of(frame.base + value)
                 is_kept = all(one.kind in _MODULES and one.since in models for one in held)
                 places = kept if held and is_kept else new
-                places[frame.body.path].update(at for at, one in frame.body.uses if one == value)
+                places[frame.body.path].update(frame.body.places(value))
         own = set(_own_data(frame.body))
         kept[frame.body.path].update(at for at, one in frame.body.uses if one in own)
     return {path: places - new[path] for path, places in kept.items()}
@@ -53,7 +53,7 @@ def kept_parts(machine: Interpreter) -> dict[str, set[At]]:
 
 def _puts(body: Body) -> Iterator[tuple[int, int]]:
     """What each operation puts something into, and what that is."""
-    owners = {one.to: one.of for one in body.operations if isinstance(one, GetAttribute)}
+    owners = {one.to: one.of for one in body.every(GetAttribute)}
     for one in body.operations:
         if isinstance(one, SetAttribute | SetItem):
             yield one.of, one.value
@@ -63,9 +63,9 @@ def _puts(body: Body) -> Iterator[tuple[int, int]]:
 
 def _own_data(body: Body) -> Iterator[int]:
     """What is assigned to the ``data`` of a tensor that it is itself."""
-    changed = [one for one in body.operations if isinstance(one, SetAttribute) and one.name == "data"]
+    changed = [one for one in body.every(SetAttribute) if one.name == "data"]
     made = {one.to: one for one in body.operations if isinstance(one, GetAttribute | Call)} if changed else {}
-    gathered = {one.to: one.of for one in body.operations if isinstance(one, Gathered)}
+    gathered = {one.to: one.of for one in body.every(Gathered)}
 
     def tensor(value: int) -> tuple[int, list[str]]:
         names = []
@@ -86,17 +86,17 @@ def _sets(call: Call, frame: Frame, machine: Interpreter) -> bool:
 
 def own_reads(cls: Body) -> Iterator[str]:
     """The attributes that the methods of a class read of its object, and its properties that take a value."""
-    asked = {one.to for one in cls.operations if isinstance(one, GetAttribute) and one.name == "setter"}
-    made = {one.to for one in cls.operations if isinstance(one, Call) and one.of in asked}
-    yield from (one.name for one in cls.operations if isinstance(one, Bind) and one.of in made)
-    for one in cls.operations:
-        if isinstance(one, Define) and one.body.kind != "class" and one.body.parameters:
+    asked = {one.to for one in cls.every(GetAttribute) if one.name == "setter"}
+    made = {one.to for one in cls.every(Call) if one.of in asked}
+    yield from (one.name for one in cls.every(Bind) if one.of in made)
+    for one in cls.every(Define):
+        if one.body.kind != "class" and one.body.parameters:
             yield from _reads_of(one.body, one.body.parameters[0], {0})
 
 
 def _reads_of(body: Body, name: str, values: set[int]) -> Iterator[str]:
     """The attributes that ``body`` reads of what ``values`` are, and of the variable ``name`` of the scope around."""
-    values = values | {one.to for one in body.operations if isinstance(one, Free) and one.name == name}
+    values = values | {one.to for one in body.every(Free) if one.name == name}
     for one in body.operations:
         if isinstance(one, GetAttribute) and one.of in values:
             yield one.name

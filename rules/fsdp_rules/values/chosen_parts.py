@@ -23,7 +23,7 @@ def chosen_parts(machine: Interpreter) -> dict[tuple[str, int], tuple[str, ...]]
     """
     changed, holds = set[str](), set[str]()
     for frame in machine.frames:
-        made = {one.to: one.of for one in frame.body.operations if isinstance(one, Call)}
+        made = {one.to: one.of for one in frame.body.every(Call)}
         for one in frame.body.operations:
             if not isinstance(one, SetAttribute):
                 continue
@@ -39,8 +39,8 @@ def chosen_parts(machine: Interpreter) -> dict[tuple[str, int], tuple[str, ...]]
         body = frame.body
         if body.name != "forward" or body.kind != "function":
             continue
-        reads = {one.to: one.name for one in body.operations if isinstance(one, GetAttribute) and one.of == _SELF}
-        keys = {one.of: one for one in body.operations if isinstance(one, GetItem) and one.of in reads}
+        reads = {one.to: one.name for one in body.every(GetAttribute) if one.of == _SELF}
+        keys = {one.of: one for one in body.every(GetItem) if one.of in reads}
         for name in {reads[of] for of in keys}:
             of_name = [value for value, each in reads.items() if each == name]
             if not all(value in keys and _chooses(body, keys[value], reads, changed) for value in of_name):

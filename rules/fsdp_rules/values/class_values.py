@@ -77,7 +77,7 @@ class _Values:
         called = self._store.of(frame.base + call.of)
         if any(one.kind is Kind.EXTERN and one.data in _ASKS for one in called):
             held = [one for one in self._store.of(frame.base + value) if one.kind is Kind.CONTAINER]
-            places = [at for at, used in frame.body.uses if used == value]
+            places = frame.body.places(value)
             is_written_out = all(call.at[:2] <= at[:2] and at[2:] <= call.at[2:] for at in places)
             tables = [one for one in held if self._has_class(one)]
             is_here = is_written_out and all(one.data == (frame, value) for one in tables)

@@ -18,8 +18,8 @@ def without_closure(machine: Interpreter) -> dict[str, set[At]]:
     hooked = {
         each
         for frame in machine.frames
-        for one in frame.body.operations
-        if isinstance(one, GetAttribute) and one.name in _HOOKS
+        for one in frame.body.every(GetAttribute)
+        if one.name in _HOOKS
         for each in machine.store.of(frame.base + one.of)
         if each.kind in (Kind.OPTIMIZER, Kind.INSTANCE)
     }
@@ -40,5 +40,5 @@ def _takes_none(one: Obj) -> bool:
 
 def _step(cls: Body) -> Body | None:
     """The method ``step`` of a class."""
-    methods = (one.body for one in cls.operations if isinstance(one, Define) and one.body.kind == "function")
+    methods = (one.body for one in cls.every(Define) if one.body.kind == "function")
     return next((body for body in methods if body.name == "step"), None)

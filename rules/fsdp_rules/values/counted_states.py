@@ -25,7 +25,7 @@ COUNTLESS = frozenset({"torch.optim.SGD"})
 
 def counted_states(machine: Interpreter) -> tuple[dict[str, set[At]], dict[str, set[At]]]:
     """By files, the places of what is called that loads such a state, and of what takes one that is loaded at all."""
-    calls = [(frame, one) for frame in machine.frames for one in frame.body.operations if isinstance(one, Call)]
+    calls = [(frame, one) for frame in machine.frames for one in frame.body.every(Call)]
     names = {(frame, one.of): set(names_of(frame, one, machine)) for frame, one in calls}
     taken = {
         state
@@ -49,12 +49,12 @@ def counted_states(machine: Interpreter) -> tuple[dict[str, set[At]], dict[str, 
         given = {held for value in _given(one) for held in machine.store.of(frame.base + value)}
         optimizers = [made.get(held.data[:2], set()) for held in given if held.kind is Kind.OPTIMIZER]
         if given & states and not (optimizers and all(each and each <= COUNTLESS for each in optimizers)):
-            found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+            found[frame.body.path].update(frame.body.places(one.of))
     loaded = {held for frame, one in loads for value in _given(one) for held in machine.store.of(frame.base + value)}
     takes: dict[str, set[At]] = defaultdict(set)
     for frame, one in calls:
         if not TAKES.isdisjoint(names[frame, one.of]) and loaded & set(machine.store.of(frame.base + one.to)):
-            takes[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+            takes[frame.body.path].update(frame.body.places(one.of))
     return found, takes
 
 
@@ -85,9 +85,8 @@ def _holders(taken: set[Obj], machine: Interpreter) -> dict[Obj, set[Obj]]:
 
 def _kept(frame: Frame, machine: Interpreter) -> Iterator[Obj]:
     """What becomes an attribute of an object."""
-    for one in frame.body.operations:
-        if isinstance(one, SetAttribute):
-            yield from machine.store.of(frame.base + one.value)
+    for one in frame.body.every(SetAttribute):
+        yield from machine.store.of(frame.base + one.value)
 
 
 def _callers(bodies: set[Body], calls: list[tuple[Frame, Call]], machine: Interpreter) -> set[Body]:

@@ -70,9 +70,8 @@ class _Search:
         self._inits = [body for body in self._reads.bodies if body.name == "__init__"]
         self._made: dict[tuple[str, At], set[str]] = defaultdict(set)
         for body in self._reads.bodies:
-            for one in body.operations:
-                if isinstance(one, Call):
-                    self._made[body.path, one.at].update(self._names(body, one.of))
+            for one in body.every(Call):
+                self._made[body.path, one.at].update(self._names(body, one.of))
         self._is_module = cache(self._may_be_module)
         self._uses = cache(_Uses)
         self._placed: dict[tuple[Body, int], int] = {}
@@ -81,7 +80,7 @@ class _Search:
         """The modules, each with the objects that surely have it: it is under two names of the same model."""
         for body in self._reads.bodies:
             given = {at: (0, set[Obj]()) for at in range(len(body.parameters))}
-            given |= {one.to: (0, set()) for one in body.operations if isinstance(one, Call)}
+            given |= {one.to: (0, set()) for one in body.every(Call)}
             for place, one in enumerate(body.operations):
                 owners = self._modules(body, one.of) if isinstance(one, GetAttribute) else set()
                 if (

@@ -14,12 +14,12 @@ def gathering(machine: Interpreter) -> dict[str, set[At]]:
     found: dict[str, set[At]] = defaultdict(set)
     others: dict[str, set[At]] = defaultdict(set)
     for frame in machine.frames:
-        called = {one.to: one.of for one in frame.body.operations if isinstance(one, Call)}
-        for one in frame.body.operations:
-            if isinstance(one, Entered) and one.of in called:
+        called = {one.to: one.of for one in frame.body.every(Call)}
+        for one in frame.body.every(Entered):
+            if one.of in called:
                 functions = machine.store.of(frame.base + called[one.of])
                 places = found if functions and all(map(_gathers, functions)) else others
-                places[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+                places[frame.body.path].update(frame.body.places(one.of))
     return {path: places - others[path] for path, places in found.items()}
 
 

@@ -12,7 +12,7 @@ def meta_calls(machine: Interpreter) -> frozenset[Function]:
     device, of = machine.objects.constant("meta"), machine.store.of
     found = set[Function]()
     for frame in machine.frames:
-        calls = (one for one in frame.body.operations if isinstance(one, Call))
+        calls = frame.body.every(Call)
         given = (value for one in calls for value in (*one.args, *(value for _, value in one.keywords)))
         if any(device in of(frame.base + value) for value in given):
             found.add((frame.body.path, frame.scope))

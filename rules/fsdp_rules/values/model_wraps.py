@@ -81,8 +81,8 @@ class Wraps:
 
     def hand_on(self, frame: Frame) -> None:
         """Note the calls of ``frame`` that are given FSDP1's class, with arguments for it."""
-        for one in frame.body.operations:
-            if isinstance(one, Call) and one.keywords and self._may_wrap(frame, one):
+        for one in frame.body.every(Call):
+            if one.keywords and self._may_wrap(frame, one):
                 keywords = tuple((name, frame.base + value) for name, value in one.keywords if name is not None)
                 packed = tuple(frame.base + value for name, value in one.keywords if name is None)
                 self._note(Site(frame.body.path, one.at.line, 0, one.at.column), Arguments((), keywords, (), packed))

@@ -18,7 +18,7 @@ _KEEPS = frozenset({"requires_grad_", "detach_", "retain_grad_"})
 
 def writing_calls(machine: Interpreter) -> dict[str, set[At]]:
     """By files, the places of what is called there that leads to such a function."""
-    calls = [(frame, one) for frame in machine.frames for one in frame.body.operations if isinstance(one, Call)]
+    calls = [(frame, one) for frame in machine.frames for one in frame.body.every(Call)]
     whole = {(body, value) for body in {frame.body for frame, _ in calls} for value in _whole(body)}
     plain = [(frame, one) for frame, one in calls if whole.isdisjoint((frame.body, it) for it in (one.to, *one.args))]
     writers = {frame.body for frame, one in plain if _changes(frame, one, machine)}
@@ -37,9 +37,8 @@ def writing_calls(machine: Interpreter) -> dict[str, set[At]]:
 
 def _whole(body: Body) -> Iterator[int]:
     """What code that gathers full parameters calls methods for, and hands on: its changes are of whole parameters."""
-    for one in body.operations:
-        if isinstance(one, Gathered):
-            yield from (one.to, one.of)
+    for one in body.every(Gathered):
+        yield from (one.to, one.of)
 
 
 def _changes(frame: Frame, call: Call, machine: Interpreter) -> bool:

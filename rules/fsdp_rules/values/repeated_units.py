@@ -72,7 +72,7 @@ class RepeatedUnits:
     def _unit_calls(self, body: Body) -> Iterator[int]:
         # What the program puts under names that it makes may be called as these are, and is not.
         known = table("model").keys() | table("named").keys()
-        methods = {one.to for one in body.operations if isinstance(one, GetAttribute) and one.name in known}
+        methods = {one.to for one in body.every(GetAttribute) if one.name in known}
         for place, one in _with_gradients(body):
             callees = self._reads.callees(body, one)
             if one.of not in methods and any(self._is_unit(each) and self.reads_twice(each) for each in callees):
@@ -96,7 +96,7 @@ class RepeatedUnits:
         return False
 
     def _shares_weights(self, body: Body) -> bool:
-        parts = {one.to for one in body.operations if isinstance(one, GetAttribute)}
+        parts = {one.to for one in body.every(GetAttribute)}
         if any(
             isinstance(one, SetAttribute) and one.name == "weight" and one.value in parts for one in body.operations
         ):
@@ -112,8 +112,8 @@ class RepeatedUnits:
         return found
 
 
-def _calls(body: Body) -> Iterator[Call]:
-    return (one for one in body.operations if isinstance(one, Call))
+def _calls(body: Body) -> list[Call]:
+    return body.every(Call)
 
 
 def _with_gradients(body: Body) -> Iterator[tuple[int, Call]]:
@@ -123,5 +123,5 @@ def _with_gradients(body: Body) -> Iterator[tuple[int, Call]]:
 
 
 def _backwards(body: Body) -> Iterator[int]:
-    methods = {one.to for one in body.operations if isinstance(one, GetAttribute) and one.name == "backward"}
+    methods = {one.to for one in body.every(GetAttribute) if one.name == "backward"}
     return (place for place, one in enumerate(body.operations) if isinstance(one, Call) and one.of in methods)

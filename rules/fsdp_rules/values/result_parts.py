@@ -57,7 +57,7 @@ class Flow:
         self._made: dict[int, list[tuple[int, Operation]]] = defaultdict(list)
         #: What is put into each container, with the key.
         self._elements: dict[int, list[tuple[int | None, int]]] = defaultdict(list)
-        puts = {one.to: one.of for one in body.operations if isinstance(one, GetAttribute) and one.name in PUTS}
+        puts = {one.to: one.of for one in body.every(GetAttribute) if one.name in PUTS}
         for place, one in enumerate(body.operations):
             if (to := getattr(one, "to", None)) is not None and not isinstance(one, Rebound):
                 self._made[to].append((place, one))
@@ -80,7 +80,7 @@ class Flow:
                 found = self._computed(value, made)
                 changed |= found != self.of(value)
                 self._known[value] = found
-        given = [one.of for one in self.body.operations if isinstance(one, Return) and not self._is_none(one.of)]
+        given = [one.of for one in self.body.every(Return) if not self._is_none(one.of)]
         ways: list[Tokens | None] = []
         for value in given:
             shown = [each for _, each in self._elements[value]] if self.made(value, Display) is not None else [value]

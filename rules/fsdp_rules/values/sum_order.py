@@ -74,7 +74,7 @@ class _Search:
                     )
 
     def _wraps(self, body: Body) -> bool:
-        calls = (one for one in body.operations if isinstance(one, Call))
+        calls = body.every(Call)
         return any(held.kind is Kind.MODEL for one in calls for held in self.reads.held(body, one.to))
 
     def reached(self, modules: list[Obj]) -> set[Body]:
@@ -85,7 +85,7 @@ class _Search:
             body = left.pop()
             if body not in found:
                 found.add(body)
-                calls = (one for one in body.operations if isinstance(one, Call))
+                calls = body.every(Call)
                 left += [run for call in calls for run, _ in self.reads.runs(body, call)]
         return found
 
@@ -139,9 +139,7 @@ class _Search:
     def _copied(self, body: Body, containers: set[int]) -> set[int]:
         """``containers``, and those that have their elements."""
         return containers | {
-            one.to
-            for one in body.operations
-            if isinstance(one, Call) and containers.intersection(one.args) and self.reads.copies(body, one)
+            one.to for one in body.every(Call) if containers.intersection(one.args) and self.reads.copies(body, one)
         }
 
     def _has_gradient(self, body: Body, value: int) -> bool:
@@ -220,12 +218,10 @@ def _sources(body: Body, value: int, place: int) -> set[int]:
 
 def _containers(body: Body, value: int) -> set[int]:
     """The containers of ``body`` that ``value`` is put into."""
-    owners = {one.to: one.of for one in body.operations if isinstance(one, GetAttribute) and one.name in PUTS}
-    displays = {one.to for one in body.operations if isinstance(one, Display)}
-    found = {one.of for one in body.operations if isinstance(one, SetItem) and one.value == value}
-    found |= {
-        owners[one.of] for one in body.operations if isinstance(one, Call) and one.of in owners and value in one.args
-    }
+    owners = {one.to: one.of for one in body.every(GetAttribute) if one.name in PUTS}
+    displays = {one.to for one in body.every(Display)}
+    found = {one.of for one in body.every(SetItem) if one.value == value}
+    found |= {owners[one.of] for one in body.every(Call) if one.of in owners and value in one.args}
     return found & displays
 
 

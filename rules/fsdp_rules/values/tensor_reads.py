@@ -57,7 +57,7 @@ class TensorReads:
     def _readers(self, body: Body) -> dict[int, list[tuple[int, int]]]:
         """For each value the operations, by their places, that read it, and how often each does."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        methods = {one.to: one.name for one in body.operations if isinstance(one, GetAttribute)}
+        methods = {one.to: one.name for one in body.every(GetAttribute)}
         for place, one in enumerate(body.operations):
             match one:
                 case GetAttribute(name=name) if name not in ASKED:

@@ -19,7 +19,7 @@ def unit_methods(machine: Interpreter, is_other: Callable[[Obj], bool]) -> tuple
     surely no module.
     """
     reads = TensorReads(machine)
-    calls = [(body, one) for body in reads.bodies for one in body.operations if isinstance(one, Call)]
+    calls = [(body, one) for body in reads.bodies for one in body.every(Call)]
     methods: dict[Body, set[Body]] = defaultdict(set)
     for body, one in calls:
         methods[body] |= _methods(reads.callees(body, one))
@@ -74,7 +74,7 @@ def _runs_module(body: Body, call: Call, reads: TensorReads) -> bool:
     """Whether ``call`` is one of a module: of the object, an attribute that is no method, or what a loop gives."""
     if not any(one.kind in (Kind.PART, Kind.MODEL) for one in reads.callees(body, call)):
         return False
-    got = next((one for one in body.operations if isinstance(one, GetAttribute) and one.to == call.of), None)
+    got = next((one for one in body.every(GetAttribute) if one.to == call.of), None)
     if got is None or got.of == 0:
         return True
     owners = reads.held(body, got.of)

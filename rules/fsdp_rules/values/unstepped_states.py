@@ -52,7 +52,7 @@ def filled_states(machine: Interpreter) -> dict[bool, dict[str, set[At]]]:
     for frame, _, one in loads:
         for sure, states in fresh.items():
             if not states.isdisjoint(_deep(_given(frame, one, machine), machine)):
-                found[sure][frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+                found[sure][frame.body.path].update(frame.body.places(one.of))
     return found
 
 
@@ -95,7 +95,7 @@ def _first(
     order = CallOrder(machine, happens) if calls else None
     for frame, place, one in calls:
         if order is not None and any(_is_first(frame.body, place, order, event) for event in of(frame, one)):
-            found[frame.body.path].update(at for at, value in frame.body.uses if value == one.of)
+            found[frame.body.path].update(frame.body.places(one.of))
     return found
 
 
@@ -140,9 +140,8 @@ class _Steps:
         self._stepping: dict[Body, frozenset[int]] = {}
         self._makers: dict[object, set[str]] = defaultdict(set)
         for frame in machine.frames:
-            for one in frame.body.operations:
-                if isinstance(one, Call):
-                    self._makers[frame.body.path, one.at].update(names_of(frame, one, machine))
+            for one in frame.body.every(Call):
+                self._makers[frame.body.path, one.at].update(names_of(frame, one, machine))
 
     def made_by(self, frame: Frame, call: Call) -> Iterator[bool]:
         """Whether ``call`` makes one."""
@@ -176,7 +175,7 @@ class _Steps:
     def _stepped(self, frame: Frame, call: Call) -> list[Obj]:
         if call.of not in self._methods(frame.body):
             return []
-        owners = [one.of for one in frame.body.operations if isinstance(one, GetAttribute) and one.to == call.of]
+        owners = [one.of for one in frame.body.every(GetAttribute) if one.to == call.of]
         return [one for of in (*owners, *call.args) for one in self._machine.store.of(frame.base + of)]
 
     def are_counted(self, held: set[Obj]) -> bool:
@@ -186,6 +185,6 @@ class _Steps:
 
     def _methods(self, body: Body) -> frozenset[int]:
         if body not in self._stepping:
-            gets = (one for one in body.operations if isinstance(one, GetAttribute) and one.name == "step")
+            gets = (one for one in body.every(GetAttribute) if one.name == "step")
             self._stepping[body] = frozenset(one.to for one in gets)
         return self._stepping[body]

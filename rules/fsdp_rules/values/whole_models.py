@@ -79,7 +79,7 @@ class _Search:
         #: What a method is called on that gives back the same module.
         self._same: dict[tuple[str, At], set[Obj]] = defaultdict(set)
         for body in self._reads.bodies:
-            got = {one.to: one for one in body.operations if isinstance(one, GetAttribute)}
+            got = {one.to: one for one in body.every(GetAttribute)}
             for one in body.operations:
                 if not isinstance(one, Call):
                     continue
@@ -94,7 +94,7 @@ class _Search:
 
     def entered(self) -> set[Site | None]:
         """The wraps of models of which something runs a part by itself."""
-        calls = ((body, one) for body in self._reads.bodies for one in body.operations if isinstance(one, Call))
+        calls = ((body, one) for body in self._reads.bodies for one in body.every(Call))
         return {each.since for body, one in calls for each in self._reads.callees(body, one) if each.kind is Kind.PART}
 
     def is_whole(self, one: Obj) -> bool:
@@ -189,9 +189,9 @@ class _Search:
         read: set[str] = set()
         for body in self._reads.bodies:
             if body.path == cls.path and cls.at[:2] <= body.at[:2] and body.at[2:] <= cls.at[2:]:
-                got = {one.to: one.name for one in body.operations if isinstance(one, GetAttribute) and one.of == 0}
+                got = {one.to: one.name for one in body.every(GetAttribute) if one.of == 0}
                 read.update(got.values())
-                called.update(got[one.of] for one in body.operations if isinstance(one, Call) and one.of in got)
+                called.update(got[one.of] for one in body.every(Call) if one.of in got)
         return called, read
 
     def _is_part(self, one: Obj, is_called: bool) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.construction._plan.slots import given
-from fsdp_rules.file.expressions import call_of, dict_entries, literal_bool
+from fsdp_rules.file.expressions import call_of, dict_entries, literal_bool, literal_text, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.project.configured import Slot
@@ -96,10 +96,9 @@ def _put(use: cst.Name, statement: cst.CSTNode, certain: bool, file: File) -> It
     """What ``name["key"] = value`` and ``name.update({...})`` put into the dictionary."""
     parent = file.parent(use)
     if isinstance(parent, cst.Subscript) and isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-        index = parent.slice[0].slice
-        key = index.value if isinstance(index, cst.Index) else None
-        if statement.targets[0].target is parent and isinstance(key, cst.SimpleString):
-            yield Write(str(key.evaluated_value), statement.value, statement, certain)
+        key = literal_text(only_key(parent))
+        if statement.targets[0].target is parent and key is not None:
+            yield Write(key, statement.value, statement, certain)
     if isinstance(parent, cst.Attribute) and parent.attr.value == "update" and isinstance(statement, cst.Expr):
         call = call_of(parent, file)
         if call is statement.value and call is not None and len(call.args) == 1 and not call.args[0].star:

@@ -8,7 +8,7 @@ from fsdp_rules.construction._plan.argument_dicts import DROPPED
 from fsdp_rules.construction._plan.leaves import Leaf, is_printed, is_same
 from fsdp_rules.construction._plan.plan import Device, Precision, ShardPlan
 from fsdp_rules.construction._plan.slots import slot_of, unpacked
-from fsdp_rules.file.expressions import brief, literal_text
+from fsdp_rules.file.expressions import brief, literal_text, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Contract
 
@@ -84,9 +84,7 @@ def _is_kept(use: cst.Name, contract: Contract, file: File) -> bool:
         return is_printed(use, file)
     if "auto_wrap_policy" not in contract.keys:
         return False
-    index = parent.slice[0].slice
-    key = index.value if isinstance(index, cst.Index) else None
-    return literal_text(key) == "auto_wrap_policy"
+    return literal_text(only_key(parent)) == "auto_wrap_policy"
 
 
 def plan_spread(call: cst.Call, leaf: Leaf, contract: Contract, plan: ShardPlan, file: File) -> None:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fsdp_rules.construction._plan.leaves import Leaf, is_imported, leaves, readers
-from fsdp_rules.file.expressions import brief, called_on, calls_plainly, is_none, is_repeatable, last_name, literal_text
+from fsdp_rules.file.expressions import (
+    brief,
+    called_on,
+    calls_plainly,
+    is_none,
+    is_repeatable,
+    last_name,
+    literal_text,
+    only_key,
+)
 from fsdp_rules.file.file import File
 from fsdp_rules.fsdp1.strategy_names import HYBRID, MESHED, NAMES
 
@@ -87,8 +96,7 @@ def name_looked_up(value: cst.BaseExpression, file: File) -> cst.BaseExpression 
     """The name in ``ShardingStrategy[name]`` and ``getattr(ShardingStrategy, name)``; None for everything else."""
     name: cst.BaseExpression | None = None
     if isinstance(value, cst.Subscript) and file.fsdp1(value.value) == "ShardingStrategy":
-        index = value.slice[0].slice
-        name = index.value if isinstance(index, cst.Index) else None
+        name = only_key(value)
     elif calls_plainly(value, ("getattr",), 2) and isinstance(value, cst.Call):
         name = value.args[1].value if file.fsdp1(value.args[0].value) == "ShardingStrategy" else None
     inner = called_on(name) or name
@@ -102,10 +110,8 @@ def known_strategy(value: cst.BaseExpression, file: File) -> str | None:
     if is_none(value):
         return "FULL_SHARD"
     if isinstance(value, cst.Subscript) and file.fsdp1(value.value) == "ShardingStrategy":
-        index = value.slice[0].slice
-        inner = index.value if isinstance(index, cst.Index) else None
-        name = literal_text(inner)
-        return name if isinstance(name, str) and name in NAMES else None
+        name = literal_text(only_key(value))
+        return name if name in NAMES else None
     known = file.fsdp1(value)
     if known is None or not known.startswith("ShardingStrategy."):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import bind, elements, is_none, is_repeatable, literal_bool, names_in
+from fsdp_rules.file.expressions import bind, elements, is_none, is_repeatable, literal_bool, names_in, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.file.order import latest_binding
@@ -100,8 +100,8 @@ def _form(node: cst.BaseExpression, call: cst.Call, file: File) -> tuple[Kind, S
 
 def _is_lookup(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` is ``StateDictType[name]``, ``getattr(StateDictType, name)`` or an entry of a dictionary."""
-    if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
-        parts: list[cst.BaseExpression] = [node.value, node.slice[0].slice.value]
+    if isinstance(node, cst.Subscript) and (key := only_key(node)) is not None:
+        parts: list[cst.BaseExpression] = [node.value, key]
     elif isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "getattr":
         parts = [argument.value for argument in node.args]
     else:
