@@ -25,6 +25,16 @@ def key_of(item: cst.Arg | cst.BaseDictElement) -> str | None:
 def keyed_call(
     call: cst.Call, texts: Mapping[str, str | None], names: Mapping[str, str], code: Code, file: File
 ) -> str:
+    """As :func:`call_with`, an argument a line where the call does not fit on one."""
+    text = call_with(call, texts, names, code, file)
+    if "\n" in text or line_with(text, call, False, file) <= LINE_LENGTH:
+        return text
+    made = cst.ensure_type(cst.parse_expression(text), cst.Call)
+    parts = [_printed(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in made.args]
+    return f"{_printed(made.func)}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+
+
+def call_with(call: cst.Call, texts: Mapping[str, str | None], names: Mapping[str, str], code: Code, file: File) -> str:
     """``call`` with other arguments; those that stay keep their comments and layout.
 
     ``texts`` are the new values by name, None to drop the argument; a name that the call does not have is added.
@@ -42,11 +52,7 @@ def keyed_call(
         space = cst.SimpleWhitespace("")
     func = cst.parse_expression(code(call.func))
     made = _joined(call.args, args, added, space)
-    text = _printed(call.with_changes(func=func, args=made, whitespace_before_args=space))
-    if "\n" in text or line_with(text, call, False, file) <= LINE_LENGTH:
-        return text
-    parts = [_printed(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in made]
-    return f"{_printed(func)}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+    return _printed(call.with_changes(func=func, args=made, whitespace_before_args=space))
 
 
 def keyed_dict(

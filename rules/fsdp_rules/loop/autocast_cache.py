@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import call_of, given_to, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
-from fsdp_rules.file.keyed import keyed_call
+from fsdp_rules.file.keyed import call_with
 from fsdp_rules.file.reads import is_read_whole
 from fsdp_rules.file.tree import Code
 from fsdp_rules.model.guards import is_under_another_wrapper, is_under_ddp
@@ -141,7 +141,7 @@ def _region(call: cst.Call, position: int, file: File) -> Iterable[Diagnosis]:
 def _with_cache(call: cst.Call, given: cst.Arg | None, value: str, code: Code, file: File) -> str:
     """``call`` with the cache on where ``value`` is true; ``given`` is its argument for that."""
     if given is None or given.keyword is not None:
-        return keyed_call(call, {CACHE: value}, {}, code, file)
+        return call_with(call, {CACHE: value}, {}, code, file)
     off = given.with_changes(value=cst.parse_expression(value))
     return code(call.with_changes(args=[off if one is given else one for one in call.args]))
 
