@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_rules.engine.apply import apply_edits
-from fsdp_rules.engine.builtin_names import misunderstood
 from fsdp_rules.engine.by_run import contradicted, settled
 from fsdp_rules.engine.contested import uncontested
 from fsdp_rules.engine.fitting import LONGEST, fitted
 from fsdp_rules.engine.imports import tidy_imports
-from fsdp_rules.engine.inserted import is_made
 from fsdp_rules.engine.kept_code import UNCHANGED, left_alone, said_once, vendored
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.odd_names import odd_name
@@ -25,13 +23,14 @@ from fsdp_rules.engine.relevance import is_relevant
 from fsdp_rules.engine.source_text import decode, odd_break
 from fsdp_rules.engine.todos import new_todos, with_standing_todos
 from fsdp_rules.engine.unread_names import Reads, unread
+from fsdp_rules.engine.used_names import misunderstood
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.fsdp1.names import FSDP_PACKAGE, PUBLIC_MODULES
 from fsdp_rules.model.origin import wrapped_in
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.seen import seen_from
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace, remove
+from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, InsertAfter, InsertBefore, Replace, remove
 from fsdp_rules.verdict.finding import Finding, Level
 from fsdp_rules.verdict.result import Changed, Failed, Result, Unchanged
 from fsdp_rules.verdict.rule import Role, Rule
@@ -241,3 +240,20 @@ def _finding(file: File, rule: Rule, diagnosis: Diagnosis) -> Finding:
         edit=diagnosis.edit if diagnosis.level in (Level.SAFE, Level.REVIEW) else "",
         ran=None if file.observed is None else not file.observed.lines.keys().isdisjoint((span.line, start)),
     )
+
+
+def is_made(edit: Edit, file: File) -> bool:
+    """Whether what ``edit`` inserts stands in its place, so that a second run has nothing to add."""
+    if not isinstance(edit, InsertAfter | InsertBefore):
+        return False
+    block, place = file.layout.block(edit.node), file.layout.number(edit.node)
+    if place is None:
+        return False
+    beside = place + (1 if isinstance(edit, InsertAfter) else -1)
+    if not 0 <= beside < len(block):
+        return False
+    return _words(edit.build(file.code)) == _words(file.code(block[beside]))
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())

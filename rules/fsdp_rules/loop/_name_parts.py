@@ -10,9 +10,8 @@ import libcst as cst
 from fsdp_rules.file.expressions import called_on, last_name, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._names import is_of_prefix
-from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.member_names import Named, prefixed
-from fsdp_rules.model.wrap_given import wrap_given
+from fsdp_rules.model.wrap_given import flattened, wrap_given
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.project.value_facts import NONE
 from fsdp_rules.verdict.diagnosis import Diagnosis

@@ -8,10 +8,10 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
-from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.member_names import Named, names_in, names_of
 from fsdp_rules.model.program_wraps import has_units, sources_of, wraps_of
 from fsdp_rules.model.sharded import sharded_names, wrapper_of
+from fsdp_rules.model.wrap_given import flattened
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level

@@ -10,11 +10,11 @@ import libcst as cst
 from fsdp_rules.file.expressions import called_on
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.name_surgery import PREFIX
-from fsdp_rules.model.flattened import flattened
 from fsdp_rules.model.member_names import names_of
 from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.wrap_given import flattened
 from fsdp_rules.model.wrapping import is_own_name, loops_around, model_of_module, model_of_parameter
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
@@ -122,3 +123,21 @@ def _among(
     if UNKNOWN in found and found.isdisjoint(some):
         return Certainty.MAYBE if flag in file.project.flags else Certainty.NO
     return Certainty.NO if found.isdisjoint(some) else Certainty.YES if found <= surely else Certainty.MAYBE
+
+
+#: The argument, as a keyword or a key, and what it is given.
+WRITTEN = re.compile(rb"\buse_orig_params\b[\"']?\s*[=:]\s*(\w+)|\buse_orig_params\b")
+
+
+def flattened(model: cst.BaseExpression | None, file: File) -> Certainty:
+    """How sure it is that the wrap that ``model`` comes from has flat parameters.
+
+    Where the wrap is not known, or given what is not written in it, the files of the project decide.
+    """
+    given = wrap_given(model, file)
+    if UNKNOWN not in given.texts("use_orig_params"):
+        return Certainty(Certainty.YES - given.keeps_originals())
+    written = {found.group(1) for source in file.project.sources.values() for found in WRITTEN.finditer(source)}
+    if written <= {b"True"}:
+        return Certainty.NO if written else Certainty.YES
+    return Certainty.YES if written == {b"False"} else Certainty.MAYBE

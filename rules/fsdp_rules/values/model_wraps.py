@@ -7,11 +7,10 @@ from collections.abc import Hashable, Iterator, Mapping
 
 from fsdp_rules.fsdp1.constructor import FIELDS, PARAMETERS
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.ir.operations import At, Call
+from fsdp_rules.ir.operations import ANY, At, Body, Call, Display, Element, SetItem
 from fsdp_rules.project.value_facts import NONE, SPREAD, SUBGROUP, UNKNOWN, Place
 from fsdp_rules.values.abstract import KEPT, PACKED, Kind, Obj, Site
 from fsdp_rules.values.frames import Arguments, Class, Frame
-from fsdp_rules.values.groups import is_part
 from fsdp_rules.values.machine import Machine
 
 #: FSDP1's function that wraps a module where ``enable_wrap`` is on.
@@ -186,3 +185,28 @@ def _spread(place: int, name: str, given: Arguments) -> Iterator[tuple[int, str 
     """What may give a parameter with others, and under which key."""
     yield from ((cell, place - start) for start, cell in given.starred if place >= start)
     yield from ((cell, name) for cell in given.packed)
+
+
+def is_part(group: Obj, machine: Machine) -> bool:
+    """Whether ``group`` is of some ranks: they are written out, left out by a comprehension, or a range from not 0.
+
+    Ranks that are only known at run time may be all ranks.
+    """
+    return group.data is True or any(_are_some(one, machine) for cell in group.data for one in machine.store.of(cell))
+
+
+def _are_some(ranks: Obj, machine: Machine) -> bool:
+    if ranks.kind is not Kind.CONTAINER:
+        return False
+    frame, value = ranks.data
+    if isinstance(frame, Frame) and isinstance(value, int) and not _is_all_of_another(frame.body, value):
+        return True
+    first = machine.store.of(machine.items.cell(ranks, ANY))
+    return any(one is not machine.objects.open and one.data != 0 for one in first)
+
+
+def _is_all_of_another(body: Body, display: int) -> bool:
+    """Whether ``display`` is a comprehension that has each element of something as it is."""
+    place = next(at for at, one in enumerate(body.operations) if isinstance(one, Display) and one.to == display)
+    given = body.operations[place - 1] if place else None
+    return isinstance(given, Element) and SetItem(display, None, given.to) in body.operations[place + 1 :]
