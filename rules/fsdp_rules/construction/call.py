@@ -22,8 +22,7 @@ from fsdp_rules.construction._plan.plan import ShardPlan
 from fsdp_rules.construction._plan.render import render_native
 from fsdp_rules.construction._plan.run_structure import Shown, is_shown, shown_by_run, written_by_run
 from fsdp_rules.construction._plan.spread import plan_spread, spread_of
-from fsdp_rules.construction._plan.unusable import unusable
-from fsdp_rules.construction._plan.wrapped_twice import line_of_first_wrap
+from fsdp_rules.construction._plan.unusable import line_of_first_wrap, unusable
 from fsdp_rules.construction.cpu_offload import CPU_BACKEND
 from fsdp_rules.construction.mixed_precision import BUFFERS_CAST, CHECK_BATCHNORM, CHECK_BUFFERS, NO_BATCHNORM
 from fsdp_rules.construction.sharding_strategy import CHECK_ACCUMULATED, ONE_BACKWARD

@@ -9,8 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from fsdp_rules.file.bindings import Bindings
-from fsdp_rules.file.local_imports import import_in_a_function, imported_above
-from fsdp_rules.file.several_imports import SeveralImports
+from fsdp_rules.file.several_imports import SeveralImports, import_in_a_function, imported_above
 from fsdp_rules.file.shadowed import shadowed
 from fsdp_rules.file.tree import Layout, dotted
 from fsdp_rules.fsdp1.names import PUBLIC_MODULES, canonical, expand

@@ -10,10 +10,9 @@ import libcst as cst
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
 from fsdp_rules.fsdp1.names import expand
-from fsdp_rules.hosts._lightning_call import StrategyCall, is_strategy
 from fsdp_rules.hosts._lightning_module import Built, built
 from fsdp_rules.hosts._lightning_options import Wanted
-from fsdp_rules.hosts._lightning_sharding import policy
+from fsdp_rules.hosts._lightning_sharding import StrategyCall, is_strategy, policy
 from fsdp_rules.hosts._lightning_trainer import class_of
 from fsdp_rules.project.hosted import Hosted
 from fsdp_rules.project.places import module_name

@@ -10,11 +10,10 @@ from fsdp_rules.configuration.config_strategy import RESHARDS, strategy_name
 from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import key_of
-from fsdp_rules.hosts._lightning_call import StrategyCall, is_strategy
 from fsdp_rules.hosts._lightning_files import class_named, wanted_of
 from fsdp_rules.hosts._lightning_module import Built, built
 from fsdp_rules.hosts._lightning_options import Wanted
-from fsdp_rules.hosts._lightning_sharding import policy, sharding
+from fsdp_rules.hosts._lightning_sharding import StrategyCall, is_strategy, policy, sharding
 from fsdp_rules.hosts._values import layer_classes, literal, offload
 from fsdp_rules.project.hosted import Hosted
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from fsdp_rules.ir import operations as ops
-from fsdp_rules.ir.bound_names import bound_in, declared
 from fsdp_rules.ir.narrowing import absent, narrowings
-from fsdp_rules.ir.nodes import defaults_of, joined_text, place_of
+from fsdp_rules.ir.nodes import bound_in, declared, defaults_of, joined_text, place_of
 from fsdp_rules.ir.operations import Body
 
 #: The value of each name at one point of a scope; None where no way leads there.

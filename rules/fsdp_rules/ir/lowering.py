@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from fsdp_rules.ir import operations as ops
-from fsdp_rules.ir.bound_names import names_stored
 from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names
 from fsdp_rules.ir.narrowing import absent
-from fsdp_rules.ir.nodes import are_pairs, place_of
+from fsdp_rules.ir.nodes import are_pairs, names_stored, place_of
 from fsdp_rules.ir.operations import At, Body, Span
 from fsdp_rules.ir.optimizer_calls import optimizer_calls
 from fsdp_rules.ir.patterns import capture

@@ -11,11 +11,11 @@ from fsdp_rules.file.attribute_names import ANY
 from fsdp_rules.file.expressions import last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._new_parts import NewPart, assigned, exchanged
+from fsdp_rules.model.ending_units import unit_by_class
 from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.settings_objects import is_of_settings
 from fsdp_rules.model.sharded import sharded, sharded_part, wrapper_of
 from fsdp_rules.model.summoned import is_summoned
-from fsdp_rules.model.unit_parts import unit_by_class
 from fsdp_rules.project.parts import Part
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis

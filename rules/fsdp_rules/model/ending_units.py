@@ -5,7 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+import libcst as cst
+
+from fsdp_rules.file.file import File
+from fsdp_rules.model.program_wraps import parsed, sources_of
 from fsdp_rules.project.aliases import text_of
+from fsdp_rules.project.project import Certainty
 from fsdp_rules.project.walking import walk
 
 #: Policies that name the classes of the units, by the argument that does; of any other policy nothing is known.
@@ -39,3 +44,16 @@ def _given(node: ast.AST) -> list[ast.expr]:
     called = {(text_of(one) or "").rpartition(".")[2] for one in (node.func, *node.args)} & BY_CLASS.keys()
     given = [word.value for policy in called for word in node.keywords if word.arg == BY_CLASS[policy]]
     return given + (node.args[:1] if "ModuleWrapPolicy" in called else [])
+
+
+def unit_by_class(node: cst.BaseExpression, file: File) -> Certainty:
+    """How sure it is that ``node``, which is given an attribute, is a unit that a policy wraps for its class."""
+    if not file.layout.has(node):
+        return Certainty.NO
+    classes = file.project.values.changed.get(file.path, {}).get(file.span(node))
+    if not classes:
+        return Certainty.NO
+    units = unit_classes(map(parsed, sources_of(file)))
+    if units is None:
+        return Certainty.MAYBE
+    return Certainty.NO if units.isdisjoint(classes) else Certainty.YES

@@ -11,18 +11,20 @@ from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.project.classes import Owners
 from fsdp_rules.project.configured import Contract, Slot
 from fsdp_rules.project.entered import Entered, Site, functions_by_name
-from fsdp_rules.project.exports import Exports, with_starred
+from fsdp_rules.project.exports import Exports
 from fsdp_rules.project.facts import FileFacts, index_source
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.given_words import Words
 from fsdp_rules.project.hosted import Hosted
+from fsdp_rules.project.importing import importing
 from fsdp_rules.project.kept import Kept
 from fsdp_rules.project.observed import Observed
 from fsdp_rules.project.optimizer_origins import Optimizers
 from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.project.parts import Parts
 from fsdp_rules.project.places import INNER, module_name
-from fsdp_rules.project.programs import Programs, importing
+from fsdp_rules.project.programs import Programs
+from fsdp_rules.project.starred_names import with_starred
 from fsdp_rules.project.told import Told, by_name, called_values, words
 from fsdp_rules.project.twins import Source, Twins, twins
 from fsdp_rules.project.value_facts import NOTHING, Fact, ValueFacts

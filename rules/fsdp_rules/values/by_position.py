@@ -25,6 +25,7 @@ from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.derivations import Derivations
 from fsdp_rules.values.doubled_modules import doubled_modules
 from fsdp_rules.values.early_parameters import early_parameters
+from fsdp_rules.values.enclosing import ungraphed
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.gathering import gathering, only_gathered
 from fsdp_rules.values.given_names import MemberNames
@@ -43,7 +44,6 @@ from fsdp_rules.values.sharded_optimizers import sharded_optimizers
 from fsdp_rules.values.state_setters import state_setters
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
-from fsdp_rules.values.ungraphed import ungraphed
 from fsdp_rules.values.unit_methods import unit_methods
 from fsdp_rules.values.unstepped_states import filled_states, unscheduled_loads, unstepped_states
 from fsdp_rules.values.whole_models import whole_models

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_rules.file.called import called
+from fsdp_rules.file.callers import called
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.called import called
+from fsdp_rules.file.callers import called
 from fsdp_rules.file.expressions import call_of
 from fsdp_rules.file.file import File
 from fsdp_rules.state._governing.entering import governing_with

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from fsdp_rules.file.called import called
+from fsdp_rules.file.callers import called
 from fsdp_rules.file.expressions import bind, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
