@@ -10,8 +10,7 @@ from typing import TypeVar, cast
 import libcst as cst
 
 from fsdp_rules.engine.settled import settle
-from fsdp_rules.file.comments import PRAGMA, comments, removed_line
-from fsdp_rules.file.old_comments import telling_comments
+from fsdp_rules.file.comments import PRAGMA, comments, removed_line, telling_comments
 from fsdp_rules.file.tree import Layout, text_of
 from fsdp_rules.project.ignore_comments import MEANT
 from fsdp_rules.verdict.diagnosis import Edit, InsertAfter, InsertBefore, Rebuild, Replace, ReplaceStatement

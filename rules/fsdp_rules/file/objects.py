@@ -16,8 +16,7 @@ from fsdp_rules.project.aliases import text_of
 from fsdp_rules.project.object_writes import Writes
 from fsdp_rules.project.project import Project
 from fsdp_rules.project.variables import Position, Variables, variables_of
-from fsdp_rules.project.write_facts import Write
-from fsdp_rules.project.write_order import matter
+from fsdp_rules.project.write_facts import Write, matter
 
 #: What makes containers that may be filled later.
 CONTAINERS = frozenset({"OrderedDict", "defaultdict", "deque", "dict", "list", "set"})

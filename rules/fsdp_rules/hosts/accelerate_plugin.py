@@ -13,8 +13,13 @@ from fsdp_rules.file.expressions import is_none
 from fsdp_rules.file.file import File
 from fsdp_rules.file.keyed import keyed_call
 from fsdp_rules.hosts._plugin import Plugin
-from fsdp_rules.hosts._plugin_elsewhere import set_on_given, taken_elsewhere
-from fsdp_rules.hosts._prepared import accelerator_of, mixed_precision, prepared_alone
+from fsdp_rules.hosts._plugin_elsewhere import (
+    accelerator_of,
+    mixed_precision,
+    prepared_alone,
+    set_on_given,
+    taken_elsewhere,
+)
 from fsdp_rules.project.given_words import PLUGIN
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.construction._plan.call_place import place_of
 from fsdp_rules.file.expressions import before_methods, brief, names_in, root_of
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.file.order import runs_before
+from fsdp_rules.file.reaching import runs_before
 from fsdp_rules.model.just_made import SAME
 from fsdp_rules.model.unbound_names import is_bound_outside, is_only_binding, unbound
 from fsdp_rules.model.wrapping import assignments_of, wrapping_call

@@ -7,7 +7,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import bind, elements, is_none, is_repeatable, literal_bool, names_in, only_key
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
-from fsdp_rules.file.order import latest_binding
+from fsdp_rules.file.reaching import latest_binding
 from fsdp_rules.file.searching import find
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.state._governing.kinds import entries, kind_of, may_be_local

@@ -8,7 +8,7 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import given_to
 from fsdp_rules.file.file import File
-from fsdp_rules.file.order import run_before
+from fsdp_rules.file.reaching import run_before
 from fsdp_rules.file.tree import statements_of
 from fsdp_rules.state._governing.calls import Action, StateCall, state_call
 

@@ -22,7 +22,7 @@ from fsdp_rules.state._governing.receiver import Receiver
 from fsdp_rules.state._governing.state_settings import DEFAULT, Context, Kind, Setting
 from fsdp_rules.state._governing.sticky import sticky_context
 from fsdp_rules.state._governing.unseen import outer_manager, unseen_manager
-from fsdp_rules.state._governing.wrapped_optimizers import wrapper_of
+from fsdp_rules.state._optimizer_objects import wrapper_of
 from fsdp_rules.verdict.finding import Level
 
 

@@ -9,7 +9,7 @@ import libcst as cst
 from fsdp_rules.file.expressions import literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
-from fsdp_rules.file.order import runs_before
+from fsdp_rules.file.reaching import runs_before
 from fsdp_rules.model.same_model import Same, same_model
 from fsdp_rules.project.taking import STATES
 from fsdp_rules.state import local_state_dict
