@@ -1,4 +1,4 @@
-"""Which names an edited file uses, those in texts that stand for types included."""
+"""Which names an edited file uses, those in texts that stand for types included, and which builtins it hides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a call in the tree gives a parameter a value of its own."""
+"""Which function of the file a call is of, and whether a call in the tree gives a parameter a value of its own."""
 
 from __future__ import annotations
 

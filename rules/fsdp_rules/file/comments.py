@@ -1,4 +1,4 @@
-"""The comments of a node, and what keeps them where a statement goes."""
+"""The comments of a node, what keeps them where a statement goes, and those about arguments of FSDP1."""
 
 from __future__ import annotations
 

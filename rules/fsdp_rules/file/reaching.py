@@ -1,4 +1,4 @@
-"""Which statements may give a name the value that it has where it is read."""
+"""Which statements may give a name the value that it has where it is read, and what has surely run before a place."""
 
 from __future__ import annotations
 

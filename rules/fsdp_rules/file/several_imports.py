@@ -1,4 +1,4 @@
-"""Names that a file imports from several places: which import a use of one reads."""
+"""Which imports are the module's or a function's own, and which import a use of a name reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements that shard a LightningModule's model at the end of ``configure_model``."""
+"""A call of Lightning's ``FSDPStrategy``, and the statements that shard its module in ``configure_model``."""
 
 from __future__ import annotations
 

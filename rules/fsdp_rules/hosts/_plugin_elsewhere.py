@@ -1,4 +1,4 @@
-"""An Accelerator that takes a plugin which another file makes: what only the Accelerator's file can say."""
+"""How a program hands its model to accelerate, and an Accelerator that takes a plugin which another file makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What settings are in the arms of tests: ``args.mode == "fsdp"``, ``config["ddp"]`` and ``distributed``, by texts."""
+"""What settings are in the arms of tests, by texts as ``args.mode == "fsdp"``, and which names keep one value."""
 
 from __future__ import annotations
 

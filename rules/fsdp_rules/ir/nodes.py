@@ -1,4 +1,4 @@
-"""What single nodes of :mod:`ast` say: where they stand, and how a text that is put together begins and ends."""
+"""What nodes of :mod:`ast` say: where they stand, how a text begins and ends, and which names a scope binds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what a model gives may be the very tensor that one of its units has computed, by the policies of a tree."""
+"""Which parts are units by the policies of a tree, and whether a model may give the very tensor of one of them."""
 
 from __future__ import annotations
 

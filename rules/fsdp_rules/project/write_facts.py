@@ -1,4 +1,4 @@
-"""What changes an object and what only reads it, as data, and what is asked of the files of a project."""
+"""What changes an object and what only reads it, as data, and which writes of it may have happened at a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an expression is an optimizer."""
+"""Whether an expression is an optimizer, or an object around one."""
 
 from __future__ import annotations
 

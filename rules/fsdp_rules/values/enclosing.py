@@ -1,4 +1,4 @@
-"""Calls that always run inside of some code, in its own text or in a function that is called there alone."""
+"""Calls that always run inside of some code, and models that run without a graph each time."""
 
 from __future__ import annotations
 

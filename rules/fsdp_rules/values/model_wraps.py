@@ -1,4 +1,4 @@
-"""What the calls that wrap a model may be given."""
+"""What the calls that wrap a model may be given, process groups of some ranks among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wraps that FSDP1 itself cannot train with: to rewrite them would make another program of one that raises."""
+"""Wraps that FSDP1 itself cannot train with, and models that are wrapped more than once."""
 
 from __future__ import annotations
 
