@@ -212,6 +212,22 @@ def shard(state):
 """,
         )
     ),
+    "a part of a library's model": tree(
+        train=main(f"""
+model = torch.nn.TransformerEncoderLayer(6, 2, dropout=0.0)
+optimizer = torch.optim.SGD(model.self_attn.parameters(), lr=0.1)
+model = FSDP(model, device_id=CPU, use_orig_params=True)
+{STEPS}""")
+    ),
+    "a part of a library's model, stepped before": tree(
+        train=main(f"""
+model = torch.nn.TransformerEncoderLayer(6, 2, dropout=0.0)
+trained = [p for n, p in model.self_attn.named_parameters() if p.requires_grad]
+optimizer = torch.optim.SGD(trained, lr=0.1)
+optimizer.step()
+model = FSDP(model, device_id=CPU, use_orig_params=True)
+{STEPS}""")
+    ),
     "a closure that wraps": tree(
         train=main(
             f"""

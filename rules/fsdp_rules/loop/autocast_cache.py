@@ -34,6 +34,7 @@ POSITIONS = {
 }
 ENABLED = "enabled"
 CACHE = "cache_enabled"
+FULL = ("torch.float32", "torch.float")
 OFF = f"{CACHE}=False"
 CACHED = f"{OFF} makes torch.autocast cast FSDP2's weights for each use, as it did with FSDP1's"
 KEEPS_CACHE = "a model in another wrapper keeps its cache"
@@ -114,6 +115,8 @@ def _region(call: cst.Call, position: int, file: File) -> Iterable[Diagnosis]:
     placed = [one for one in call.args if one.keyword is None and not one.star]
     given = named.get(CACHE, placed[position] if len(placed) > position else None)
     is_off = literal_bool(named[ENABLED].value) is False if ENABLED in named else False
+    # Only casts of float32 weights to another dtype are kept.
+    is_off = is_off or any(file.resolved(file.value(one.value)) in FULL for one in call.args)
     if is_off or (given is not None and literal_bool(given.value) is False):
         return
     if is_under_ddp(call, file) or is_under_another_wrapper(call, file):

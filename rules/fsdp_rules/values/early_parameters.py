@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from functools import cache
 
 from fsdp_rules.ir.operations import At, Body, Call, GetAttribute, Operation
@@ -69,8 +69,20 @@ class _Modules:
             if model.since is not None:
                 held = machine.store.of(machine.attributes.field(model, "(inner)"))
                 self.wrapped[model.since] = {one for one in held if self._is_known(one)}
+        self._calls = self._outer_calls() if self.wrapped else {}
         self._parts = cache(self._parts_of)
         self._makers = cache(_makers)
+
+    def _outer_calls(self) -> dict[Hashable, list[int]]:
+        """What each call of code outside of the tree is given, by the file and the place of the call."""
+        found = dict[Hashable, list[int]]()
+        for frame in self._machine.frames:
+            for one in frame.body.operations:
+                made = self._machine.store.of(frame.base + one.to) if isinstance(one, Call) else ()
+                if isinstance(one, Call) and any(each.is_itself for each in made):
+                    cells = (frame.base + value for value in (*one.args, *(value for _, value in one.keywords)))
+                    found.setdefault((frame.body.path, one.at), []).extend(cells)
+        return found
 
     def wraps(self, frame: Frame, call: Call) -> list[Site]:
         """The wraps that ``call`` makes."""
@@ -87,7 +99,7 @@ class _Modules:
         """
         places = {value: at for at, value in frame.body.uses}
         wraps = dict[int, Set[Site]]()
-        for value, of in _read(call, self._makers(frame.body)):
+        for value, of, is_owner in self._read(call, frame):
             held = self._machine.store.of(frame.base + value)
             made = {part.since for one in held for part in self._parts(one)}
             done = {(site.place, site.column) for site in before & made}
@@ -97,9 +109,49 @@ class _Modules:
                 left = {site for site in left if any(self._parts(each) & {*held} for each in self.wrapped[site])}
             wraps[value] = left
             inner = set().union(*(self.wrapped.get(site, set()) for site in left))
-            if any(self._shares(one, inner) for one in held if self._is_known(one) and not self._is_other(one)):
+            inside = inner.union(*(self._parts(one) for one in self._given(inner))) if is_owner else inner
+            if any(self._shares(one, inside) for one in held if self._is_known(one) and not self._is_other(one)):
                 return places.get(value)
         return None
+
+    def _given(self, inner: set[Obj]) -> set[Obj]:
+        """What code outside of the tree was given for the modules ``inner`` that it made, which may be in them."""
+        found, pending = set[Obj](), [*inner]
+        while pending:
+            one = pending.pop()
+            cells = self._calls.get(one.data[:2], ()) if one.is_itself else ()
+            new = {each for cell in cells for each in self._machine.store.of(cell) if self._is_known(each)} - found
+            found |= new
+            pending += new
+        return found
+
+    def _read(self, call: Call, frame: Frame) -> Iterator[tuple[int, int, bool]]:
+        """The values that may be modules of which ``call`` gets the parameters, nearest first.
+
+        Each with the value that is made of it, and with whether its own parameters are read.
+        """
+        makers = self._makers(frame.body)
+        pending = [(value, call.to, False) for value in (*call.args, *(v for _, v in call.keywords))]
+        seen = set[int]()
+        while pending:
+            value, made, is_owner = pending.pop(0)
+            if value in seen:
+                continue
+            seen.add(value)
+            yield value, made, is_owner
+            for one, of in makers.get(value, ()):
+                if isinstance(one, GetAttribute) and one.name not in _GIVES:
+                    pending += [(of, value, True)] if is_owner and self._is_part(one, frame) else []
+                elif isinstance(one, Call) and of == one.of:
+                    methods = (each for each, _ in makers.get(of, ()) if isinstance(each, GetAttribute))
+                    pending += [(each.of, value, is_owner or each.name in _GIVES) for each in methods]
+                else:
+                    pending.append((of, value, is_owner))
+
+    def _is_part(self, read: GetAttribute, frame: Frame) -> bool:
+        """Whether ``read`` gives a part of a module of which no more is known than that it is one and the same."""
+        held, owners = (self._machine.store.of(frame.base + each) for each in (read.to, read.of))
+        return all(one is self._machine.objects.open for one in held) and any(one.kind is Kind.OPEN for one in owners)
 
     def _shares(self, one: Obj, inner: set[Obj]) -> bool:
         return not inner.isdisjoint(self._parts(one)) or any(one in self._parts(each) for each in inner)
@@ -126,23 +178,3 @@ def _makers(body: Body) -> Mapping[int, list[tuple[Operation, int]]]:
     for one, to, of in makings(body.operations):
         found[to].append((one, of))
     return found
-
-
-def _read(call: Call, makers: Mapping[int, list[tuple[Operation, int]]]) -> Iterator[tuple[int, int]]:
-    """The values that may be modules of which ``call`` gets the parameters, nearest first.
-
-    Each with the value that is made of it.
-    """
-    pending, seen = [(value, call.to) for value in (*call.args, *(v for _, v in call.keywords))], set[int]()
-    while pending:
-        value, made = pending.pop(0)
-        if value in seen:
-            continue
-        seen.add(value)
-        yield value, made
-        for one, of in makers.get(value, ()):
-            if isinstance(one, GetAttribute) and one.name not in _GIVES:
-                continue
-            is_called = isinstance(one, Call) and of == one.of
-            methods = [each.of for each, _ in makers.get(of, ()) if isinstance(each, GetAttribute)]
-            pending += [(each, value) for each in (methods if is_called else [of])]

@@ -520,3 +520,55 @@ def main(net):
 """
     assert not found(source)
     assert found(source.replace(' if names[n] == "head"]', "] + list(names.values())"))
+
+
+@pytest.mark.parametrize("made", ["Other(3)", 'Other.from_pretrained("x")', "torch.nn.Transformer()"])
+@pytest.mark.parametrize(
+    "given", ["model.head.parameters()", "[p for n, p in model.a.head.named_parameters() if p.requires_grad]"]
+)
+def test_a_part_of_a_model_that_a_library_makes(made: str, given: str) -> None:
+    source = f"""
+from library import Other
+model = {made}
+optimizer = torch.optim.AdamW({given})
+model = FSDP(model, use_orig_params=True)
+model(1).backward()
+optimizer.step()
+"""
+    part = given.partition("model.")[2].partition(".parameters")[0].partition(".named")[0]
+    message = f"optimizer is moved after the sharding of model.{part}, because FSDP2 makes new parameters"
+    assert found(source) == [("review", message)]
+    # Its step would have been taken between the two.
+    stepped = source.replace("model = FSDP", "optimizer.step()\nmodel = FSDP")
+    message = f"optimizer is built before model.{part} is sharded and gets the new parameters afterwards"
+    assert found(stepped) == [("review", message)]
+
+
+@pytest.mark.parametrize("call", ["Other(base)", "Other(backbone=base)", "Other(Other(base))"])
+def test_a_module_that_a_library_puts_into_the_model(call: str) -> None:
+    source = f"""
+from library import Other
+def main(args):
+    base = torch.nn.Linear(3, 3)
+    model = {call}
+    optimizer = torch.optim.AdamW(base.parameters())
+    model = FSDP(model, use_orig_params=True)
+    model(1).backward()
+    optimizer.step()
+"""
+    message = "this optimizer is built before base is sharded elsewhere: its step would train nothing"
+    assert found(source) == [("manual", message)]
+    assert not found(source.replace(call, "Other(3)"))
+    # What a library was given is no module because it makes one.
+    assert not found(source.replace(call, "Other(args)").replace("base.parameters()", "split(args, base.parameters())"))
+
+
+def test_a_setting_of_a_model_is_no_part_of_it() -> None:
+    source = """
+from library import Other
+def main(critic):
+    model = Other(3)
+    optimizer = torch.optim.AdamW(groups(critic, model.depth), lr=model.config.lr)
+    model = FSDP(model, use_orig_params=True)
+"""
+    assert not [one for one in found(source) if "model" in one[1]]

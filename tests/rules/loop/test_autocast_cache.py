@@ -47,7 +47,13 @@ def test_the_cache_is_turned_off(region: str, written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "region", ['torch.autocast("cuda", enabled=False)', 'torch.autocast("cuda", cache_enabled=False)']
+    "region",
+    [
+        'torch.autocast("cuda", enabled=False)',
+        'torch.autocast("cuda", cache_enabled=False)',
+        'torch.autocast(device_type="cuda", dtype=torch.float32)',
+        'torch.autocast("cuda", torch.float)',
+    ],
 )
 def test_what_caches_nothing_stays(region: str) -> None:
     assert levels(f"{HEAD}    with {region}:\n        return model(batch)\n") == []

@@ -65,12 +65,13 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
         models = _models(parameters, file)
         if _passes_on(call, models, built, calls, file):
             continue
-        for model in models:
-            if not wraps_part(call, model, file):
-                continue
-            later = [one for one in calls if wraps_part(one, model, file) and file.span(one) > file.span(built)]
-            anchor = _anchor(call, built, file)
+        for model, is_owner in models.items():
             whole = is_wrapped_by(call, model, file)
+            if not wraps_part(call, model, file) and not (whole and is_owner):
+                continue
+            after = (one for one in calls if file.span(one) > file.span(built))
+            later = [one for one in after if wraps_part(one, model, file) or is_wrapped_by(one, model, file)]
+            anchor = _anchor(call, built, file)
             found.append(
                 EarlyOptimizer(
                     built,
@@ -90,8 +91,10 @@ def early_optimizers(call: cst.Call, file: File) -> list[EarlyOptimizer]:
 
 
 @once
-def _models(parameters: cst.BaseExpression, file: File) -> dict[str, None]:
-    return dict.fromkeys(one for one in models_read(parameters, file) if not SETTINGS.search(one))
+def _models(parameters: cst.BaseExpression, file: File) -> dict[str, bool]:
+    """The models that ``parameters`` may be of, each with whether its own ``parameters()`` are read there."""
+    owners = {*models_read(parameters, file, owners=True)}
+    return {one: one in owners for one in models_read(parameters, file) if not SETTINGS.search(one)}
 
 
 @once
@@ -194,8 +197,8 @@ def _belongs(module: cst.BaseExpression, model: str, file: File) -> bool:
 
 
 def is_wrapped_by(call: cst.Call, model: str, file: File) -> bool:
-    """Whether ``call`` wraps the whole of ``model``, and no part of it."""
-    return model in {dotted(module) for module in _modules(call, file)}
+    """Whether ``call`` wraps ``model`` or what it is a part of, and no part of it."""
+    return any(f"{model}.".startswith(f"{dotted(module)}.") for module in _modules(call, file))
 
 
 def _anchor(call: cst.Call, built: cst.Assign, file: File) -> cst.CSTNode:
@@ -234,10 +237,12 @@ def parameters_of(call: cst.Call, file: File) -> cst.BaseExpression | None:
     return None
 
 
-def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterator[str]:
-    """The models, by dotted name, whose parameters ``node`` gives, itself or by names that it reads."""
+def models_read(node: cst.BaseExpression, file: File, depth: int = 0, *, owners: bool = False) -> Iterator[str]:
+    """The models whose parameters ``node`` or a name in it gives; ``owners``: those whose ``parameters()`` are read."""
     for call in file.inside(node, cst.Call):
         direct = model_of_parameters(call, file)
+        if direct is None and owners:
+            continue
         given = (one.value for one in call.args if not (is_none(one.value) or known_as("other", one.value, file)))
         texts = [dotted(direct)] if direct is not None else [dotted(value) for value in given]
         if direct is None and isinstance(call.func, cst.Attribute):
@@ -245,7 +250,7 @@ def models_read(node: cst.BaseExpression, file: File, depth: int = 0) -> Iterato
         yield from (text for text in texts if text is not None and text != "self")
     if depth < 5:
         for _, value in _assigned(node, file):
-            yield from models_read(value, file, depth + 1)
+            yield from models_read(value, file, depth + 1, owners=owners)
 
 
 def _assigned(node: cst.BaseExpression, file: File) -> Iterator[tuple[str, cst.BaseExpression]]:
