@@ -212,7 +212,8 @@ def _kinds(call: cst.Call, file: File) -> tuple[frozenset[Pass], bool] | None:
     """What may be the last pass after ``call``, and whether it may run none; None where it runs none."""
     kind = kind_of(call, file)
     known = None if kind is None else (frozenset({kind}), False)
-    text = dotted(call.func)
+    # hydra.main(...) calls no function of the tree that is called main.
+    text = None if isinstance(file.parent(call), cst.Decorator) else dotted(call.func)
     if text is None or kind in (Pass.BACKWARD, Pass.RESHARD) or sharded(call.func, file).certainty is not Certainty.NO:
         return known
     # What the functions of the project do is known; by its name alone another one runs a forward.

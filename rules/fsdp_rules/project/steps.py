@@ -75,7 +75,9 @@ class _Reader:
         if isinstance(node, Function | ast.ClassDef):
             if any(_last(one) not in PLAIN for one in node.decorator_list):
                 self.values.add(node.name)
-            self.body(node.decorator_list, scope, arms, loops)
+            # A decorator is not called by the name of a function of the tree: hydra.main(...) is no main().
+            for one in node.decorator_list:
+                self.body(one.args if isinstance(one, ast.Call) else (), scope, arms, loops)
             self.body(node.body, f"{scope}.{node.name}".lstrip("."), (), ())
             return
         if isinstance(node, ast.Call):

@@ -10,6 +10,8 @@ from fsdp_rules.values.abstract import LASTING, Kind, Obj
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.machine import Machine
 
+#: What a program gives a library with its own models in it.
+_OF_PROGRAM = LASTING | {Kind.INSTANCE, Kind.CONTAINER}
 _MODELS = frozenset({Kind.MODEL, Kind.OTHER_WRAPPER})
 
 
@@ -33,6 +35,21 @@ class ByName:
         self._asked: dict[int, str] = {}
         self._results: dict[str, list[tuple[str, int]]] = defaultdict(list)
         self._wanted: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._loaded: dict[Obj, tuple[int, ...]] = {}
+
+    def load(self, made: Obj, given: tuple[int, ...]) -> None:
+        """A class of a library loads ``made`` from files, and is ``given`` the cells."""
+        self._loaded[made] = given
+
+    def read_of(self, owner: Obj, path: str, name: str, to: int) -> None:
+        """``to`` is the attribute ``name`` of the unknown ``owner``, in the file at ``path``.
+
+        What a library loads from files has nothing of the program but what it is given.
+        """
+        if owner not in self._loaded:
+            self.read(path, name, to)
+        for cell in self._loaded.get(owner, ()):
+            self._store.watch(cell, lambda one: self.read(path, name, to) if one.kind in _OF_PROGRAM else None)
 
     def write(self, path: str, name: str, value: int) -> None:
         """Some object gets ``value`` as its attribute ``name`` in the file at ``path``."""

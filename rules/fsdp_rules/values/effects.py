@@ -16,6 +16,8 @@ from fsdp_rules.values.iteration import Iteration
 from fsdp_rules.values.library import table
 from fsdp_rules.values.state_types import is_whole, note_state_type
 
+#: How the methods end by which a class of a library loads an object from files.
+_LOADS = (".from_pretrained", ".from_single_file")
 _DECORATED = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.PROPERTY, Kind.CLASS_METHOD, Kind.BOUND})
 
 
@@ -36,6 +38,11 @@ class Effects(Iteration):
         if effect is None:
             self._initialised(name, given)
             self.unknown(given, to, key)
+            if name.endswith(_LOADS):
+                self._machine.by_name.load(
+                    self._objects.unknown(key),
+                    (*given.positional, *(cell for _, cell in given.keywords), *given.packed),
+                )
             return
         run: Callable[[Arguments, int, Hashable], None] = getattr(self, f"_{effect}")
         run(given, to, key)

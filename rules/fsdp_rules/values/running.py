@@ -45,7 +45,7 @@ def _get_attribute(machine: Machine, frame: Frame, one: ops.GetAttribute) -> Non
             # What is written to the object itself is the better evidence.
             held = machine.store.of(machine.attributes.field(owner, one.name)) if owner.is_itself else ()
             if not any(given.kind in LASTING for given in held):
-                machine.by_name.read(path, one.name, to)
+                machine.by_name.read_of(owner, path, one.name, to)
         elif owner.kind is Kind.INSTANCE and owner.data[1] is None:
             machine.by_name.read_own(path, one.name, to)
 
