@@ -9,14 +9,16 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
 from fsdp_rules.construction._plan.plan import Device, ShardPlan
-from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable
+from fsdp_rules.file.expressions import bind, brief, is_none, is_repeatable, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.model.wrap_given import WrapGiven
 from fsdp_rules.project.value_facts import NONE
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
-RANK = re.compile(r"(local_?rank|\brank\b|\bgpu\b|gpu_id|device_count)", re.IGNORECASE)
+CURRENT = "fully_shard moves the model to the current device"
+FALSE = cst.Name("False")
+RANK = re.compile(r"(local_?rank|\blocal\b|\brank\b|\bgpu\b|gpu_id|device_count)", re.IGNORECASE)
 
 
 class DeviceId(ArgumentRule):
@@ -51,9 +53,17 @@ def build(model):
     def plan(self, value: cst.BaseExpression, plan: ShardPlan, file: File) -> Iterable[Diagnosis]:
         """Find out what kind of device the value means."""
         found = file.value(value)
-        if is_none(found):
-            return
         kind, is_device = self._kind(value, found, file)
+        if kind == "optional":
+            sets = "set_device" not in file.project.flags
+            if sets and literal_bool(plan.arguments.get("sync_module_states", FALSE)) is not False:
+                plan.helper.append(f"device_id={brief(file.code(value))} is only known at run time")
+            chosen = plan.named(value, ("device", "shard_device"), file) if sets else None
+            plan.device = Device("unset", chosen, is_device, sets)
+        if kind in ("optional", "unset"):
+            if not is_none(found):
+                yield Diagnosis(value, Level.SAFE, CURRENT)
+            return
         # FSDP1 takes a device without an index for the current one.
         current = kind == "current"
         kind = "cuda" if current else kind
@@ -70,15 +80,21 @@ def build(model):
         set_current = not current and kind != "cpu" and "set_device" not in file.project.flags
         plan.device = Device(kind, device, is_device, set_current)
         message = {
-            "cuda": "fully_shard moves the model to the current device",
+            "cuda": CURRENT,
             "cpu": "passed as the device type of the mesh",
             "unknown": "passed as the device type of the mesh",
         }[kind]
         yield Diagnosis(value, Level.SAFE, message)
 
     def _kind(self, value: cst.BaseExpression, found: cst.BaseExpression, file: File) -> tuple[str, bool]:
+        if is_none(found):
+            return "unset", False
         if file.calls(found, "torch.cuda.current_device"):
             return "current", False
+        if isinstance(found, cst.BooleanOperation) and isinstance(found.operator, cst.Or):
+            # What is None, or the index 0, gives the other one.
+            first, second = (self._kind(arm, file.value(arm), file)[0] for arm in (found.left, found.right))
+            return ("cuda" if first in ("cuda", "optional") and second in ("cuda", "current") else "unknown"), False
         if isinstance(found, cst.Integer | cst.BinaryOperation):
             return "cuda", False
         if file.calls(found, "torch.device"):
@@ -87,6 +103,12 @@ def build(model):
             if file.calls(found.test, "torch.cuda.is_available") and self._is_current(found, file):
                 return "current", False
             seen = {self._kind(arm, file.value(arm), file) for arm in (found.body, found.orelse)}
+            kinds = {kind for kind, _ in seen}
+            if "unset" in kinds and kinds <= {"unset", "current", "cuda"}:
+                # FSDP1's device is the current one where it is given none, as that of FSDP2's default mesh is.
+                return ("optional" if "cuda" in kinds else "unset"), all(
+                    is_device for kind, is_device in seen if kind == "cuda"
+                )
             return seen.pop() if len(seen) == 1 else ("unknown", all(is_device for _, is_device in seen))
         arms = file.values(value)
         if arms and all(file.calls(arm, "torch.device") for arm in arms):
@@ -95,6 +117,8 @@ def build(model):
         annotation = self._annotation(value, file)
         if annotation == "int":
             return "cuda", False
+        if annotation in ("Optional[int]", "typing.Optional[int]", "int | None", "None | int"):
+            return "optional", False
         if annotation == "torch.device":
             return "unknown", True
         if annotation is None and RANK.search(file.code(found)):
@@ -106,7 +130,7 @@ def build(model):
         if isinstance(found, cst.IfExp):
             return all(self._is_given(file.value(arm), file) for arm in (found.body, found.orelse))
         kind, is_device = self._kind(found, found, file)
-        return is_device or kind != "unknown"
+        return is_device or kind not in ("unknown", "unset", "optional")
 
     def _is_current(self, choice: cst.IfExp, file: File) -> bool:
         """Whether ``choice`` is the device of FSDP2's default mesh: the current one with CUDA, else the CPU."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.construction._plan.argument_rule import ArgumentRule
-from fsdp_rules.construction._plan.leaves import Found, given_elsewhere, is_imported, leaves, readers
+from fsdp_rules.construction._plan.leaves import Found, given_elsewhere, is_asked, is_imported, leaves, readers
 from fsdp_rules.construction._plan.local_functions import by_fields
 from fsdp_rules.construction._plan.plan import Precision, ShardPlan
 from fsdp_rules.construction._plan.policy_text import policy_text
@@ -124,7 +124,12 @@ def build(model):
                 precision.fields.pop("buffer_dtype", None)
             plan.edits += [Replace(node, _built(dict(fields), file)) for node, fields in zip(made, every, strict=True)]
             nothing = f"{file.ref('torch.distributed.fsdp.MixedPrecisionPolicy')}()"
-            plan.edits += [Replace(node, lambda code: nothing) for node in found.nodes if is_none(node)]
+            if precision.optional and any(is_asked(use, file) for use in readers(found, file)):
+                name = file.fresh(plan.call, *POLICY_NAMES)
+                plan.taken_out.append(f"{name} = {precision.variable} or {nothing}")
+                precision.variable = name
+            else:
+                plan.edits += [Replace(node, lambda code: nothing) for node in found.nodes if is_none(node)]
             plan.edits += self._reads(found, every, plan, file)
         plan.precision = precision
         if any("buffer_dtype" in fields for fields in every):
@@ -180,6 +185,8 @@ def build(model):
         for use in readers(found, file):
             parent = file.parent(use)
             name = parent.attr.value if isinstance(parent, cst.Attribute) and parent.value is use else ""
+            if is_asked(use, file):
+                continue
             if name not in READ and not (name == "buffer_dtype" and buffers_like(every, file)):
                 return f"{use.value} is used in other places"
         if is_imported(found, file):

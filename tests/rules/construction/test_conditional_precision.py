@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsdp_rules.verdict.result import Changed
 from tests.rules.helpers import rewrite
 
@@ -40,3 +42,21 @@ def test_both_cast_the_buffers_to_what_they_compute_in() -> None:
 def test_what_casts_other_inputs_in_each_arm_is_left_to_the_helper() -> None:
     other = "MixedPrecision(cast_forward_inputs=True)"
     assert "fsdp_compat.shard" in text_of(f"FSDP(model, mixed_precision={CHOSEN.replace('None', other)})")
+
+
+@pytest.mark.parametrize(
+    "asked", ["print(f\"{'half' if half else 'full'}\")", "if half is not None:\n        cfg.note()"]
+)
+def test_what_other_code_asks_for_stays_none(asked: str) -> None:
+    above = f"    half = None\n    if cfg.amp:\n        half = MixedPrecision(param_dtype=torch.float16)\n    {asked}\n"
+    text = text_of("FSDP(model, mixed_precision=half)", above)
+    assert "    half = None\n" in text and asked in text
+    assert "        half = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float16)\n" in text
+    assert (
+        "    mp_policy = half or MixedPrecisionPolicy()\n    return fully_shard(model, mp_policy=mp_policy)\n" in text
+    )
+    # What is only printed may be FSDP2's.
+    plain = text_of("FSDP(model, mixed_precision=half)", above.replace(asked, 'print(f"{half}")'))
+    assert "    half = MixedPrecisionPolicy()\n" in plain
+    kept = text_of("FSDP(model, mixed_precision=half)", above.replace(asked, "print(half == cfg.other)"))
+    assert "fsdp_compat.shard" in kept

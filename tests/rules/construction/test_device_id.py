@@ -108,9 +108,43 @@ def test_the_device_of_the_default_mesh_is_not_named(other: str) -> None:
     assert ("    fully_shard(model)\n" in wrapped(f"device_id={value}")) is (other != "'cpu'")
 
 
-@pytest.mark.parametrize("value", ["pick(args)", "args.rank if args.gpu else None"])
+@pytest.mark.parametrize(
+    "value", ["pick(args)", "'cpu' if args.slow else None", "torch.device('cpu') if args else None"]
+)
 def test_what_is_not_seen_is_left_to_the_helper(value: str) -> None:
     assert f"fsdp_compat.shard(model, device_id={value})" in wrapped(f"device_id={value}")
+
+
+@pytest.mark.parametrize(
+    ("value", "parameters"),
+    [
+        ("args.rank if args.gpu else None", "model, args"),
+        ("None if args.slow else torch.device('cuda', args.rank)", "model, args"),
+        ("device_id", "model, device_id: Optional[int]"),
+        ("device_id", "model, device_id: int | None = None"),
+    ],
+)
+def test_none_leaves_the_current_device(value: str, parameters: str) -> None:
+    text = wrapped(f"device_id={value}", parameters=parameters)
+    name = value if value == "device_id" else "device"
+    assert f"    if {name} is not None:\n        torch.cuda.set_device({name})\n    fully_shard(model)\n" in text
+    assert (f"    {name} = {value}\n" in text) is (name == "device")
+    # It is the current one already.
+    text = wrapped(f"device_id={value}", "torch.cuda.set_device(3)", parameters=parameters)
+    assert "    fully_shard(model)\n" in text and "is not None" not in text
+    # What rank 0 sends has to be on the device first.
+    assert "fsdp_compat.shard(" in wrapped(f"device_id={value}, sync_module_states=True", parameters=parameters)
+
+
+def test_the_current_device_or_none_is_that_of_the_default_mesh() -> None:
+    assert "    fully_shard(model)\n" in wrapped("device_id=torch.cuda.current_device() if args.gpu else None")
+
+
+def test_an_index_or_the_current_device() -> None:
+    value = "device_id or torch.cuda.current_device()"
+    text = wrapped(f"device_id={value}", parameters="model, device_id: Optional[int] = None")
+    assert f"    torch.cuda.set_device({value})\n    fully_shard(model)\n" in text
+    assert "fsdp_compat.shard(" in wrapped(f"device_id={value}", parameters="model, device_id")
 
 
 def test_both_arms_of_one_kind_are_that_kind() -> None:

@@ -59,6 +59,8 @@ def device_lines(plan: ShardPlan, file: File, code: Code) -> list[str]:
     call = f"{file.ref('torch.cuda.set_device')}({value})"
     if device.kind == "cuda":
         return [call]
+    if device.kind == "unset":
+        return [f"if {value} is not None:", f"    {call}"]
     # torch.cuda.set_device takes no device without an index, which means the current one.
     index = f"{value}.index" if device.is_device else f"{file.ref('torch.device')}({value}).index"
     return [f'if {device_type(device, file, code)} == "cuda" and {index} is not None:', f"    {call}"]

@@ -9,7 +9,7 @@ import libcst as cst
 
 from fsdp_rules.construction._plan.slots import is_local, slot_of, unpacked
 from fsdp_rules.file.callers import default_of
-from fsdp_rules.file.expressions import names_in
+from fsdp_rules.file.expressions import is_none, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.file.reaching import definitions
 from fsdp_rules.project.configured import Contract, Slot
@@ -147,6 +147,10 @@ def _taken_apart(statement: cst.CSTNode, name: str, eager: bool, file: File) -> 
     return Leaf(found[0], eager, found[1]) if found is not None and known else None
 
 
+#: What is printed with a name in it.
+_HANDS_ON = cst.Arg | cst.FormattedStringExpression | cst.FormattedString | cst.ConcatenatedString
+
+
 def _is_whole(statement: cst.Assign, name: str) -> bool:
     """Whether ``statement`` gives ``name`` its whole value, not an element of it."""
     return any(isinstance(target.target, cst.Name) and target.target.value == name for target in statement.targets)
@@ -246,12 +250,22 @@ def _reads_earlier(use: cst.Name, carried: set[cst.CSTNode], file: File) -> bool
 
 def is_printed(use: cst.Name, file: File) -> bool:
     """Whether ``use`` is only printed, as a whole."""
-    if isinstance(file.parent(use), cst.Attribute | cst.Subscript):
-        return False
     for ancestor in file.ancestors(use):
         if isinstance(ancestor, cst.Call):
             named = names_in(ancestor.func)
             return bool(named) and named[-1].value in PRINTERS
-        if isinstance(ancestor, cst.BaseSmallStatement):
+        if not isinstance(ancestor, _HANDS_ON):
             return False
     return False
+
+
+def is_asked(use: cst.Name, file: File) -> bool:
+    """Whether the code around ``use`` only asks whether it is None, or false."""
+    parent = file.parent(use)
+    if isinstance(parent, cst.Comparison):
+        (target, *more) = parent.comparisons
+        is_none_test = isinstance(target.operator, cst.Is | cst.IsNot) and is_none(target.comparator)
+        return parent.left is use and not more and is_none_test
+    if isinstance(parent, cst.If | cst.IfExp):
+        return parent.test is use
+    return isinstance(parent, cst.UnaryOperation) and isinstance(parent.operator, cst.Not)

@@ -8,7 +8,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Edit, InsertBefore, ReplaceStatement
 
 #: What one call may become, in lines; more is the work of a helper.
-MOST_LINES = 25
+MOST_LINES = 30
 #: Those of the chain of prefetches, which say what one argument of FSDP1 says and are no reason for a helper.
 CHAIN = 3
 

@@ -117,7 +117,9 @@ def unit_lines(
 ) -> tuple[list[str], str | None]:
     """The statements that initialise, broadcast and shard unit by unit, and the root's call where it is no loop's."""
     lines: list[str] = []
-    with_what = code(plan.device.value) if plan.device.value is not None else _current_device(file)
+    device = plan.device
+    given = device.value if device.kind != "unset" else None
+    with_what = code(given) if given is not None else _current_device(file)
     if plan.param_init_fn is not None:
         with_what = code(plan.param_init_fn)
         if not is_repeatable(plan.param_init_fn):

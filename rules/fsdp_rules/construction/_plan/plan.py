@@ -46,7 +46,10 @@ class Precision:
 
 @dataclass
 class Device:
-    """Where ``device_id`` puts the model. ``kind`` is ``cuda``, ``cpu``, ``unknown`` or ``unset``."""
+    """Where ``device_id`` puts the model. ``kind`` is ``cuda``, ``cpu``, ``unknown`` or ``unset``.
+
+    One that is ``unset`` may have a ``value`` that becomes the current device where it is not None.
+    """
 
     kind: str = "unset"
     value: cst.BaseExpression | None = None
