@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from fsdp_migrate.migration.stages import Moved
@@ -33,11 +33,17 @@ def sections(moved: Moved) -> Iterator[tuple[str, list[str]]]:
     # The runs had this tool's own copy of it.
     manual += [INSTALL] * _imports_helpers(moved)
     yield "Left to do by hand", manual or ["nothing"]
-    review = [_told(finding) for finding in result.of_level(Level.REVIEW)]
-    yield "Rests on an assumption", review or ["nothing"]
+    yield from assumptions(result.of_level(Level.REVIEW))
     yield "What the run decides, and what never ran", list(by_trace(result)) or ["no finding to decide"]
     seconds = ", ".join(f"{stage} in {spent:.0f} s" for stage, spent in moved.journal.seconds.items())
     yield "Time", [seconds]
+
+
+def assumptions(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
+    """The assumptions that no run has tested, apart from those on lines that both runs compared."""
+    yield "Rests on an assumption", [_told(finding) for finding in findings if not finding.ran] or ["nothing"]
+    if covered := [_told(finding) for finding in findings if finding.ran]:
+        yield "Assumptions on lines that ran, which the comparison above covers", covered
 
 
 def _imports_helpers(moved: Moved) -> bool:

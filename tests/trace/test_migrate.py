@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.cli import main
+from fsdp_migrate.migration.one_page import assumptions
+from fsdp_rules.verdict.finding import Finding, Level
 from tests.forked import PYTHON
 from tests.trace.conftest import TORCHRUN, TRAIN
 
@@ -41,6 +43,21 @@ def test_a_training_is_moved_and_proven(project: Path, capsys: pytest.CaptureFix
     assert "FullyShardedDataParallel" not in text
     assert "<h2>Left to do by hand</h2>" in (project.parent / "page.html").read_text(encoding="utf-8")
     assert not (project / ".git" / "fsdp-migrate").exists()
+
+
+def test_what_the_runs_covered_is_not_left_open() -> None:
+    def found(line: int, ran: bool | None) -> Finding:
+        return Finding("FSDP101", "call", "train.py", line, 1, line, 2, Level.REVIEW, "assumes it", ran=ran)
+
+    opened, covered = (
+        ("train.py:1 FSDP101 assumes it", "train.py:3 FSDP101 assumes it"),
+        "train.py:2 FSDP101 assumes it",
+    )
+    assert list(assumptions([found(1, False), found(2, True), found(3, None)])) == [
+        ("Rests on an assumption", [*opened]),
+        ("Assumptions on lines that ran, which the comparison above covers", [covered]),
+    ]
+    assert list(assumptions([])) == [("Rests on an assumption", ["nothing"])]
 
 
 def test_what_fails_is_kept_gone_on_with_and_taken_back(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
