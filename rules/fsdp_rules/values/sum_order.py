@@ -6,7 +6,7 @@ FSDP2 adds up what a unit's reads of an input give by itself, FSDP1 one by one t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 from fsdp_rules.ir.operations import (
@@ -28,6 +28,9 @@ from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.repeated_units import RepeatedUnits
 from fsdp_rules.values.tensor_reads import ASKED, PUTS, TensorReads, are_apart, is_again
 
+#: The arguments that may give a wrap a policy; None is that of ``**arguments``.
+_POLICIES = frozenset({"auto_wrap_policy", None})
+_DATA = "torch.utils.data."
 _UNKNOWN_MODULES = frozenset({Kind.METHOD, Kind.MODEL, Kind.PART})
 
 
@@ -37,11 +40,13 @@ def sharing_inputs(machine: Interpreter) -> frozenset[tuple[str, int]]:
     if not models:
         return frozenset()
     search = _Search(machine)
-    sharing = {body for body in search.reads.bodies if search.shares(body)}
+    sharing = {body for body in search.reads.bodies if search.shares(body, search.is_unit)}
+    # What is wrapped without a policy has no other units than the models in it.
+    alone = {body for body in sharing if search.shares(body, _is_model)}
     found: set[Site | None] = set()
     for model in models if sharing else ():
-        inner = search.reads.modules(model)
-        if model.since and (not inner or sharing & search.reached(inner)):
+        inner, shared = search.reads.modules(model), sharing if search.may_have_units(model.since) else alone
+        if model.since and shared and (not inner or shared & search.reached(inner)):
             found.add(model.since)
     direct = (one.since for body in sharing for one in search.called_models(body))
     repeated = RepeatedUnits(search.reads, search.is_unit)
@@ -92,17 +97,27 @@ class _Search:
     def called_models(self, body: Body) -> Iterator[Obj]:
         """The models that ``body`` calls with what it shares."""
         for place, one in enumerate(body.operations):
-            if isinstance(one, Call) and self._is_shared(body, place, one):
+            if isinstance(one, Call) and self._is_shared(body, place, one, self.is_unit):
                 yield from (held for held in self.reads.callees(body, one) if held.kind is Kind.MODEL)
 
-    def shares(self, body: Body) -> bool:
+    def shares(self, body: Body, is_unit: Callable[[Obj], bool]) -> bool:
         """Whether ``body`` calls a unit that shares an input."""
-        return any(
-            self._is_shared(body, place, one) for place, one in enumerate(body.operations) if isinstance(one, Call)
-        )
+        calls = ((place, one) for place, one in enumerate(body.operations) if isinstance(one, Call))
+        return any(self._is_shared(body, place, one, is_unit) for place, one in calls)
 
-    def _is_shared(self, body: Body, place: int, call: Call) -> bool:
-        if any(place in each for each in body.detached) or not any(map(self.is_unit, self.reads.callees(body, call))):
+    def may_have_units(self, wrap: Site | None) -> bool:
+        """Whether the call ``wrap`` may give a policy, or what it calls one that it has been given before."""
+        path, place = (wrap.path, (wrap.line, wrap.column)) if wrap is not None else ("", (0, 0))
+        for body in self.reads.bodies:
+            for one in body.operations if body.path == path else ():
+                if isinstance(one, Call) and (one.at.line, one.at.column) == place:
+                    is_plain = all(held.kind is Kind.EXTERN for held in self.reads.held(body, one.of))
+                    given = {name for name, _ in one.keywords}
+                    return not is_plain or len(one.args) > 3 or bool(one.starred) or not given.isdisjoint(_POLICIES)
+        return True
+
+    def _is_shared(self, body: Body, place: int, call: Call, is_unit: Callable[[Obj], bool]) -> bool:
+        if any(place in each for each in body.detached) or not any(map(is_unit, self.reads.callees(body, call))):
             return False
         given = self.reads.given(body, call)
         times: dict[int, list[int]] = defaultdict(list)
@@ -162,14 +177,25 @@ class _Search:
         made = self._made(body).get(value, [])
         if made and all(any(place in each for each in body.detached) for place, _ in made):
             return []
-        calls = (one for _, one in made if isinstance(one, Call))
+        calls = [one for _, one in made if isinstance(one, Call)]
+        if calls and all(self._loads(body, one) for one in calls):
+            return []
         if any(self._is_of_module(body, one) for one in calls):
             return None
         return [(body, each) for _, one in made for each in _made_of(one)]
 
+    def _loads(self, body: Body, call: Call) -> bool:
+        """Whether ``call`` makes what gives batches of data, which no gradient flows back into."""
+        callees = self.reads.callees(body, call)
+        return bool(callees) and all(one.kind is Kind.EXTERN and one.data.startswith(_DATA) for one in callees)
+
     def _is_of_module(self, body: Body, call: Call) -> bool:
         callees = self.reads.callees(body, call)
         return any(one.kind in _UNKNOWN_MODULES or one.is_itself or self.reads.modules(one) for one in callees)
+
+
+def _is_model(one: Obj) -> bool:
+    return one.kind is Kind.MODEL
 
 
 def _makers(body: Body) -> dict[int, list[tuple[int, Operation]]]:

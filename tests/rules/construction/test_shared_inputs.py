@@ -209,3 +209,46 @@ def test_a_unit_that_reads_its_input_in_each_round_of_a_loop(forward: str) -> No
         for body in ("return self.gated(x) + x", "return self.gated(x)", "return self.plain(x) + x")
     ]
     assert told == [True, False, False]
+
+
+def test_without_a_policy_the_model_is_the_only_unit() -> None:
+    policy = ", auto_wrap_policy=ModuleWrapPolicy({Gated, Plain})"
+    shared = MODEL.format(forward=f"        {SHARED['around']}")
+    build = f"FSDP(Net(){policy})"
+    assert build in shared and "register(Gated)\nregister(Plain)\n" not in shared
+    named = f"register(Gated)\nregister(Plain)\n{shared}"
+    assert "fsdp_compat" not in text_of(named.replace(policy, ""))
+    assert "fsdp_compat.shard(" in text_of(named.replace(policy, ", **arguments"))
+    # One that another wrap has made is a unit.
+    inner = "net = Net()\n    net.gated = FSDP(net.gated)\n    return FSDP(net)"
+    assert "fsdp_compat.shard(" in text_of(named.replace(f"return {build}", inner))
+
+
+@pytest.mark.parametrize(("made", "helped"), [("DataLoader(data(args))", False), ("prepared(args)", True)])
+def test_batches_of_a_loader_have_no_gradient(made: str, helped: bool) -> None:
+    source = f"""
+import torch
+from torch.utils.data import DataLoader
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return self.a(x) + self.b(x)
+
+def train(model, batches):
+    for batch in batches:
+        x = batch[0].to(0)
+        (model(x) - x).sum().backward()
+
+def main(args, prepared):
+    train(FSDP(Net()), {made})
+
+main(object.parse_args(), torch.nn.Linear(3, 3))
+"""
+    assert ("fsdp_compat.shard(" in text_of(source)) is helped
+
+
+def text_of(source: str) -> str:
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    return result.source.decode()
