@@ -27,6 +27,8 @@ ROWS_OF_TENSORS = frozenset({"split"})
 BUILTINS = frozenset({"enumerate", "iter", "len", "list", "sorted", "sum", "tuple", "zip"})
 #: Where the values are in memory.
 MEMORY = frozenset({"data_ptr", "storage", "untyped_storage"})
+#: The keys of what is no part of a shard.
+ALL = (cst.SimpleString, cst.ConcatenatedString, cst.FormattedString, cst.Ellipsis)
 RAISES = "{text} of a DTensor raises for uneven shards (FSDP1: a flat shard)"
 OTHERS = "{text} is of the whole parameter, a DTensor (FSDP1: of this rank's flat shard)"
 WHERE = "{text} of a DTensor is 0 for every parameter, or raises (FSDP1: an address)"
@@ -42,19 +44,15 @@ def flat_uses(file: File) -> Iterator[tuple[cst.BaseExpression, Certainty, str]]
             if held is not Certainty.NO:
                 yield call, held, _message(name)
     for node in file.nodes(cst.Subscript):
-        # What has texts as its keys is a group of parameters, or another dictionary.
-        by_text = any(isinstance(one.slice, cst.Index) and _is_text(one.slice.value) for one in node.slice)
-        held = Certainty.NO if by_text else sharded_parameter(node.value, file)
+        # What has texts as its keys is a group of parameters, or another dictionary; ``[...]`` is every element.
+        of_all = any(isinstance(one.slice, cst.Index) and isinstance(one.slice.value, ALL) for one in node.slice)
+        held = Certainty.NO if of_all else sharded_parameter(node.value, file)
         if held is not Certainty.NO:
             yield node, held, OTHERS.format(text=file.code(node))
     loops = [one.iter for one in file.nodes(cst.For)] + [one.iter for one in file.nodes(cst.CompFor)]
     for several in loops:
         if (held := sharded_parameter(several, file)) is not Certainty.NO:
             yield several, held, OTHERS.format(text=f"each element of {file.code(several)}")
-
-
-def _is_text(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.SimpleString | cst.ConcatenatedString | cst.FormattedString)
 
 
 def _of_call(call: cst.Call, file: File) -> Iterator[tuple[cst.BaseExpression, Certainty, str]]:

@@ -66,6 +66,7 @@ HARMLESS = (
     "for n, p in M.named_parameters():\n    note(name=n)",
     "parts = [{}, {}]\nfor n, p in M.named_parameters():\n    parts[len(n) % 2][n] = p\nreturn parts",
     "return [torch.save(p, 'part.pt') for p in M.parameters()]",
+    "with torch.no_grad():\n    for p in M.parameters():\n        p[...] = torch.clamp(p, max=x)",
 )
 
 
