@@ -128,6 +128,22 @@ optimizer.load_state_dict(FSDP.shard_full_optim_state_dict(best, model))
 """),
 }
 
+COUNTED = """
+class Counted(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * (1 + 0.1 * self.calls)
+
+"""
+#: FSDP1's states share buffers with the model, so that loading a kept one does not bring them back.
+PROGRAMS["with buffers"] = main(
+    MODEL.format(kind=SHARDED, kept="best = {'model': model.state_dict()}", state="best['model']"), COUNTED
+).replace(" Net(),", " Counted(),")
+
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_loads_what_it_kept(name: str, pool: Pool, tmp_path: Path) -> None:

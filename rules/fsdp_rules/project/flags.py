@@ -9,6 +9,7 @@ from fsdp_rules.project.optimizer_objects import holds_objects
 FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "batchnorm": re.compile(rb"BatchNorm|\btorchvision\b|\btimm\b"),
     # A frozen one has no statistics that a step changes.
+    "buffers": re.compile(rb"(?<!Frozen)BatchNorm|spectral_norm|track_running|register_buffer|torchvision|timm"),
     "own_batchnorm": re.compile(rb"(?<!Frozen)BatchNorm"),
     # A policy that FSDP1 gives the number of parameters: torch's by size, or one with its signature.
     "counting_policy": re.compile(

@@ -180,6 +180,10 @@ class Taking(Writer):
         """What writes a state that has tensors of its own where they may be needed."""
         if not self.outlives:
             return lambda text: text
+        if self.state.action is Action.GET_MODEL and not self.is_whole and "buffers" in self.file.project.flags:
+            # FSDP1's state shares the buffers with the model, whatever type it has.
+            kind = self.file.ref("torch.distributed.tensor.DTensor")
+            return lambda text: self._each(text, f"tensor.clone() if isinstance(tensor, {kind}) else tensor")
         copied = self.file.ref("copy.deepcopy")
         return lambda text: f"{copied}({text})"
 
@@ -244,7 +248,11 @@ class Taking(Writer):
         return edits
 
     def _on_cpu(self, call: str, asked: str) -> str:
-        parts = (f"name: tensor.cpu(){f' if {asked} else tensor' * bool(asked)}", f"for name, tensor in {call}.items()")
+        return self._each(call, f"tensor.cpu(){f' if {asked} else tensor' * bool(asked)}")
+
+    def _each(self, call: str, value: str) -> str:
+        """The state that ``call`` returns with ``value`` for each tensor."""
+        parts = (f"name: {value}", f"for name, tensor in {call}.items()")
         text = f"{{{' '.join(parts)}}}"
         if self.file.span(self.state.call).column + len(text) <= LINE_LENGTH and "\n" not in text:
             return text
