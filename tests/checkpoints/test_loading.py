@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from fsdp_migrate.checkpoints.convert.plan import Target
 from fsdp_migrate.checkpoints.judge.judge import judge
-from fsdp_migrate.checkpoints.judge.loading import OWNED, line, traps
+from fsdp_migrate.checkpoints.judge.loading import OWNED, line, root_of_model, traps
 from fsdp_migrate.checkpoints.read.checkpoint_parts import open_all
 from tests.checkpoints import fsdp2
 from tests.checkpoints.convert.converting import converted
@@ -149,6 +149,16 @@ def _at(value: Any, key: tuple[Any, ...]) -> Any:
     for part in key:
         value = value[part]
     return value
+
+
+def test_a_rate_that_is_a_tensor_is_not_a_model(tmp_path: Path) -> None:
+    state = {"w": {"exp_avg": torch.ones(2, 2), "step": torch.tensor(1.0)}}
+    groups = [{"params": ["w"], "lr": torch.tensor(0.1), "betas": (0.9, 0.99)}]
+    torch.save({"state": state, "param_groups": groups}, tmp_path / "optim.pt")
+    (found,) = open_all(tmp_path / "optim.pt")
+    assert root_of_model(found.entries) is None
+    assert "set_optimizer_state_dict" in line(found)
+    assert "model_state_dict" not in line(found)
 
 
 @pytest.mark.parametrize("names", [("exp_avg", "exp_avg_sq"), ("square_avg", "momentum_buffer", "grad_avg")])

@@ -30,13 +30,14 @@ class Trap:
 
 def root_of_model(entries: Entries) -> Key | None:
     """The key under which the model lies, ``()`` where it is the root; None for an optimizer alone."""
-    prefixes = [optimizer.prefix for optimizer in traits.optimizers(entries)]
+    # A rate may be a tensor in the groups of an optimizer.
+    parts = [(*one.prefix, part) for one in traits.optimizers(entries) for part in ("state", "param_groups")]
     roots = Counter(
         key[:-1]
         for key, entry in tensors(entries)
         if key
         and ("float" in entry.dtype or entry.stored is not None)
-        and not any(key[: len((*prefix, "state"))] == (*prefix, "state") for prefix in prefixes)
+        and not any(key[: len(part)] == part for part in parts)
     )
     return roots.most_common(1)[0][0] if roots else None
 
