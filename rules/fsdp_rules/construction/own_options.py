@@ -7,23 +7,22 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.file import File
+from fsdp_rules.project.own_keys import GONE
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-#: Arguments of FSDP1's constructor that FSDP2 has nothing for.
-_DEAD = frozenset(
-    {"limit_all_gathers", "use_orig_params", "forward_prefetch", "backward_prefetch", "sync_module_states"}
-)
+#: Arguments that no form of the output has: what prefetches or broadcasts under an option still does.
+_DEAD = frozenset(GONE) - {"forward_prefetch"}
 
 
 class OwnOptions(Rule):
     """Project options for arguments that FSDP2 does not have.
 
-    A program that reads `limit_all_gathers`, `use_orig_params`, prefetching or `sync_module_states` from its own
-    arguments (`add_argument`, fields of a configuration class) keeps the option, which then has no effect. The same is
-    true for an option with any other name that the project passes to one of these arguments, directly or through
-    function parameters. Settings files get the same note (FSDP542).
+    A program that reads `limit_all_gathers`, `use_orig_params` or `backward_prefetch` from its own arguments
+    (`add_argument`, fields of a configuration class) keeps the option, which then has no effect. The same is true for
+    an option with any other name that the project passes to one of these arguments or to `forward_prefetch`, directly
+    or through function parameters. Settings files get the same note (FSDP542).
     """
 
     id = "FSDP126"
@@ -32,7 +31,7 @@ class OwnOptions(Rule):
     markers = tuple(
         (declared, name)
         for declared in ("add_argument", "@dataclass")
-        for name in (*sorted(_DEAD), *(name.replace("_", "-") for name in sorted(_DEAD)))
+        for name in (*GONE, *(name.replace("_", "-") for name in GONE))
     )
     visits = (cst.Call, cst.AnnAssign)
     before = """
@@ -41,8 +40,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 def build(model):
     parser = argparse.ArgumentParser()
-    parser.add_argument("--forward-prefetch", action="store_true")
-    return FSDP(model, forward_prefetch=parser.parse_args().forward_prefetch)
+    parser.add_argument("--limit-all-gathers", action="store_true")
+    return FSDP(model, limit_all_gathers=parser.parse_args().limit_all_gathers)
 """
     after = """
 import argparse
@@ -50,7 +49,7 @@ from torch.distributed.fsdp import fully_shard
 
 def build(model):
     parser = argparse.ArgumentParser()
-    parser.add_argument("--forward-prefetch", action="store_true")
+    parser.add_argument("--limit-all-gathers", action="store_true")
     return fully_shard(model)
 """
 

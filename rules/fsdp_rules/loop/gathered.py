@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import brief, is_repeatable
+from fsdp_rules.file.expressions import brief, is_repeatable, names_in
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
@@ -22,6 +22,7 @@ from fsdp_rules.model.root_parameters import runs_without_graph
 from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
+from fsdp_rules.model.wrapping import is_comprehended
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, InsertBefore, Replace, remove
 from fsdp_rules.verdict.finding import Level
@@ -135,8 +136,9 @@ def train(net, batches):
     ) -> Diagnosis:
         message = f"after a forward, FSDP2 still holds gathered parameters: {file.code(model)} is resharded first"
         statement = file.statement(place)
-        if is_given(model, file):
-            ran = Pass.FORWARD in last_passes(place, file, given=model)
+        given = is_given(model, file)
+        if given or any(is_comprehended(model, one.value, file) for one in names_in(model)):
+            ran = given and Pass.FORWARD in last_passes(place, file, given=model)
             return Diagnosis(
                 place,
                 Level.MANUAL if ran else Level.REVIEW,

@@ -73,7 +73,9 @@ def train(model, loss):
         if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
             return
         mixed = model is not None and wrap_given(model, file).gives("ignored", *IGNORED) is not Certainty.NO
-        if _other_arm_is_fsdp1(node, file) or (_limit(node) == inf and isinstance(parent, cst.Expr) and not mixed):
+        if _is_for_unwrapped(node, model, held, file) or (
+            _limit(node) == inf and isinstance(parent, cst.Expr) and not mixed
+        ):
             return
         yield self._numbers(node, held, file) if not mixed else _of_both(node, held, file)
         if model is not None and not isinstance(parent, cst.Expr) and sharded(model, file).why is Why.ABOVE:
@@ -131,12 +133,19 @@ def _limit(call: cst.Call) -> float:
         return 0.0
 
 
-def _other_arm_is_fsdp1(call: cst.Call, file: File) -> bool:
-    """Whether ``call`` stands in the arm for unwrapped models: the other one calls the wrapped model's method."""
+def _is_for_unwrapped(call: cst.Call, model: cst.BaseExpression | None, held: Certainty, file: File) -> bool:
+    """Whether ``call`` stands in the arm for unwrapped models: the other one calls the wrapped model's method.
+
+    Where ``model`` surely is wrapped, a test of anything but the model itself, as of its strategy, says nothing of it.
+    """
+    text = None if model is None or held is not Certainty.YES else file.code(model)
     for ancestor, child in branches(call, file):
         if isinstance(ancestor, cst.If | cst.IfExp):
             other = ancestor.orelse if child is ancestor.body else ancestor.body
-            if other is not None and _calls_method(other, file):
+            asks = text is None or any(
+                file.code(one) == text for kind in (cst.Name, cst.Attribute) for one in file.inside(ancestor.test, kind)
+            )
+            if other is not None and asks and _calls_method(other, file):
                 return True
         if isinstance(ancestor, cst.FunctionDef):
             return False

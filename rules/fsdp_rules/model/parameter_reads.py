@@ -1,4 +1,4 @@
-"""Where a file reads the parameters of a model, or clears their gradients, and which reads FSDP2 changes nothing of."""
+"""Where a file reads the parameters of a model, or clears their gradients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import libcst as cst
 
 from fsdp_rules.file.expressions import asked, attribute_of, last_name, names_in
 from fsdp_rules.file.file import File, dotted
-from fsdp_rules.file.reads import is_read
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.parameters import NAMES
 from fsdp_rules.model.sharded import sharded, sharded_part
 from fsdp_rules.model.wrapping import PASSING, model_of_parameters
 from fsdp_rules.project.entered import LOOKS
 from fsdp_rules.project.project import Certainty
+from fsdp_rules.project.value_facts import ALIKE
 
 #: What gets and sets states works on shards, whatever ran before, and so do the helpers.
 STATES = ("torch.distributed.checkpoint.state_dict.", "fsdp_compat.")
@@ -30,7 +31,7 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
     for loop in file.nodes(cst.For):
         for iterated in _iterated(loop):
             model = model_of_parameters(iterated, file)
-            if model is not None and not isinstance(loop.iter, cst.Name) and not is_alike(loop.iter, file):
+            if model is not None and not isinstance(loop.iter, cst.Name) and not known_as("alike", loop.iter, file):
                 found.append((loop, model, _clears(loop, file)))
     for call in file.nodes(cst.Call):
         func = call.func
@@ -41,7 +42,7 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
             model = _passed(argument.value, func, file)
             if model is None or _is_plain(func) or (file.resolved(func) or "").startswith(STATES):
                 continue
-            if not is_alike(_source(argument.value), file):
+            if not known_as("alike", _source(argument.value), file):
                 found.append((call, model, False))
                 break
     known: set[cst.CSTNode | None] = {place for place, _, _ in found}
@@ -50,7 +51,7 @@ def parameter_reads(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpressio
         if isinstance(func, cst.Attribute) and func.attr.value in ("parameters", "named_parameters"):
             around = list(takewhile(lambda one: not isinstance(one, cst.BaseStatement), file.ancestors(call)))
             outer = file.parent(around[-1] if around else call)
-            spoken = known.isdisjoint((*around, outer)) and not is_alike(call, file)
+            spoken = known.isdisjoint((*around, outer)) and not known_as("alike", call, file)
             if spoken and not any(_passes_on_less(one, file) for one in around):
                 found.append((call, func.value, False))
     found += [*_named_parameters(file)]
@@ -69,7 +70,7 @@ def _named_parameters(file: File) -> Iterator[tuple[cst.CSTNode, cst.BaseExpress
             if is_cleared(parent, file):
                 yield parent, owner, True
             continue
-        is_asked = isinstance(parent, cst.Attribute) and parent.attr.value in {*ASKED, "requires_grad_"}
+        is_asked = isinstance(parent, cst.Attribute) and parent.attr.value in {*ALIKE, "requires_grad_"}
         if not is_asked and not isinstance(parent, cst.AssignTarget | cst.Comparison | cst.ComparisonTarget | cst.Del):
             yield node, owner, False
 
@@ -163,55 +164,3 @@ def _clears(loop: cst.For, file: File) -> bool:
         if is_cleared(node, file):
             return True
     return False
-
-
-#: What is the same of a gathered parameter.
-ASKED = frozenset(
-    {
-        *("device", "dim", "dtype", "element_size", "is_cpu", "is_cuda", "is_floating_point", "is_leaf", "itemsize"),
-        *("nelement", "ndim", "numel", "requires_grad", "shape", "size"),
-    }
-)
-#: Functions that say how many they are given, and those that are given what is asked of each.
-COUNTS = frozenset({"len"})
-#: What values may pass through on their way; more is not followed.
-DEPTH = 6
-
-
-def is_alike(given: cst.CSTNode, file: File, depth: int = DEPTH) -> bool:
-    """Whether all that is done with ``given``, a parameter or several, is the same of gathered and sharded ones."""
-    parent = file.parent(given)
-    if depth == 0 or parent is None:
-        return False
-    if isinstance(parent, cst.Attribute) and parent.value is given:
-        around = file.parent(parent)
-        return parent.attr.value in ASKED and not isinstance(around, cst.AssignTarget | cst.AugAssign | cst.Del)
-    if isinstance(parent, cst.Arg):
-        call = file.parent(parent)
-        name = call.func.value if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) else ""
-        return name in COUNTS or (call is not None and name in {*PASSING, "next"} and is_alike(call, file, depth - 1))
-    if isinstance(parent, cst.For | cst.CompFor) and parent.iter is given:
-        place = parent if isinstance(parent, cst.For) else file.parent(parent)
-        return place is not None and _are_alike(_parameters_in(parent), place, file, depth)
-    if isinstance(parent, cst.ListComp | cst.GeneratorExp | cst.SetComp) and parent.elt is given:
-        return is_alike(parent, file, depth - 1)
-    if isinstance(parent, cst.Assign) and parent.value is given and len(parent.targets) == 1:
-        target = parent.targets[0].target
-        return isinstance(target, cst.Name) and _are_alike([target], file.function(parent) or file.module, file, depth)
-    return False
-
-
-def _parameters_in(loop: cst.For | cst.CompFor) -> list[cst.Name]:
-    """The names in the target of ``loop`` that stand for parameters: a name or a number stands before its parameter."""
-    names = names_in(loop.target)
-    call = loop.iter
-    zips = isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "zip"
-    return names if zips else names[-1:]
-
-
-def _are_alike(names: list[cst.Name], place: cst.CSTNode, file: File, depth: int) -> bool:
-    """Whether every use of ``names`` in ``place`` is."""
-    known = {name.value for name in names}
-    inside = file.inside(place, cst.Name)
-    uses = (use for use in inside if use.value in known and use not in names and is_read(use, file.layout))
-    return all(is_alike(use, file, depth - 1) for use in uses)

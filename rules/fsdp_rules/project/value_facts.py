@@ -18,6 +18,13 @@ Place = tuple[str, int] | tuple[str, int, int, int]
 Function = tuple[str, str]
 
 
+#: What a gathered parameter and its shard answer alike, as FSDP2's are DTensors, which have the whole shape.
+ALIKE = frozenset(
+    {
+        *("device", "dim", "dtype", "element_size", "is_cpu", "is_cuda", "is_floating_point", "is_leaf", "itemsize"),
+        *("nelement", "ndim", "numel", "requires_grad", "shape", "size"),
+    }
+)
 #: What is known of an expression by its place.
 Trait = Literal[
     "other",  # Nothing but objects that are no modules reaches it: optimizers, models in other wrappers, texts.
@@ -26,6 +33,7 @@ Trait = Literal[
     "namesake",  # It is no wrapper of FSDP1, but its class has an attribute that is called like a private one of these.
     "early",  # It is in a method that also runs before its model is wrapped, by the ``__init__`` that calls both.
     "joined",  # It is a model, and in other runs an object that surely is no module.
+    "alike",  # It gives a model's parameters, of which only what is the same of gathered and sharded ones is read.
     "own",  # It is called, and surely a function of the tree.
     "unseen",  # It is called with a sharded model, and a function that nothing of the tree names.
     "mixed",  # It is called, and a method of models, and in other runs of an optimizer or an own object.

@@ -12,6 +12,7 @@ from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
 from fsdp_rules.project.value_facts import NOTHING, Built, Fact, NameSource, Position, Trait, ValueFacts
 from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.alike_reads import alike_reads
 from fsdp_rules.values.alternatives import held_by_place
 from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.built_before import built_before
@@ -186,6 +187,7 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
     runs_modules, enters_modules = unit_methods(machine, lambda one: is_no_module(one, machine, gives))
     return {
         "kept_part": kept_parts(machine),
+        "alike": alike_reads(machine),
         "writes": writing_calls(machine),
         "gathers": gathering(machine),
         "gathered": only_gathered(machine),

@@ -32,6 +32,8 @@ def test_an_option_in_another_file_is_a_note(source: str, name: str) -> None:
         "parser.add_argument('--prefetch')\n",
         "def f():\n    use_orig_params: bool = True\n    add_argument()\n",
         "parser.add_argument('use_orig_params')\n",
+        "parser.add_argument('--sync_module_states')\n",
+        "@dataclass\nclass C:\n    forward_prefetch: bool = True\n    sync_module_states: bool = True\n",
     ],
 )
 def test_other_names_and_places_are_nothing(source: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.verdict.result import Changed, Unchanged
-from tests.rules.helpers import check_noop, findings, rewrite
+from tests.rules.helpers import check_noop, findings, rewrite, rewrite_tree
 
 #: A loop whose model, optimizer and settings come out of one tuple in a list, made in another file.
 UNPACKED = """
@@ -277,6 +277,39 @@ def test_what_is_the_same_of_gathered_parameters_needs_no_shards(text: str) -> N
     assert "reshard()" not in after and said == []
 
 
+LOOKING = """
+
+def note(what, parameters):
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "is_alike"),
+    [
+        ("return what, next(iter(parameters)).device", True),
+        ("return {str(p.dtype): p.shape for p in list(parameters)}", True),
+        ("first = [*parameters][0]; return first.numel() if first.requires_grad else 0", True),
+        ("return other(parameters)\n\ndef other(given): return len(list(given))", True),
+        ("return [p.sum() for p in parameters]", False),
+        ("return parameters", False),
+        ("seen.extend(parameters)", False),
+        ("return other(parameters)\n\ndef other(given): return given if given else other(list(given))", False),
+        ("keep = parameters; return lambda: keep", False),
+    ],
+)
+@pytest.mark.parametrize(
+    "call", ["note('x', self.model.parameters())", "note(parameters=self.model.parameters(), what=0)"]
+)
+def test_a_function_that_looks_at_parameters_is_followed(body: str, is_alike: bool, call: str) -> None:
+    for own in ("", "looking"):
+        step, looking = STEP.format(between=call, strategy="FULL_SHARD"), LOOKING.format(body=body)
+        files = {"looking.py": looking.encode(), "train.py": f"from looking import note\n{step}".encode()}
+        result = rewrite_tree(files)["train.py"] if own else rewrite(step + looking)
+        assert isinstance(result, Changed)
+        assert (b"reshard()" not in result.source) is is_alike
+
+
 @pytest.mark.parametrize("call", ["scaler(loss, parameters=self.model.parameters())", "scaler.run(loss, self.model)"])
 def test_what_is_given_the_loss_runs_the_backward_first(call: str) -> None:
     source = STEP.replace("loss.backward()", "pass").format(between=call, strategy="FULL_SHARD")
@@ -297,6 +330,11 @@ def test_values_are_read_whole_where_fsdp1_keeps_them(strategy: str, reshards: b
     after, said = between("loss = loss + sum(p.square().sum() for p in self.model.parameters())", strategy)
     assert ("reshard()" in after) is reshards
     assert said == (["review"] if reshards else [])
+
+
+def test_nothing_is_written_about_the_name_of_a_comprehension() -> None:
+    after, said = between("kept = [(p, p.mean()) for part in (self.model, ema) for p in part.parameters()]")
+    assert "part.modules()" not in after and said == ["review"]
 
 
 def test_a_reshard_before_a_backward_says_what_it_costs() -> None:

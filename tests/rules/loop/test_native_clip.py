@@ -108,6 +108,33 @@ def step(model, use_fsdp):
     assert levels(WRAP + source) == ["manual"]
 
 
+@pytest.mark.parametrize("test", ["strategy in (FULL, GRAD_OP)", "strategy.name != 'NO_SHARD'"])
+def test_arms_of_one_wrapped_model_are_no_arms_for_others(test: str) -> None:
+    source = f"""
+def train(net, strategy, loss):
+    model = FSDP(net, sharding_strategy=strategy)
+    loss(model).backward()
+    if {test}:
+        {CLIP}(model.parameters(), 1.0)
+    else:
+        model.clip_grad_norm_(1.0)
+"""
+    assert levels(WRAP + source) == ["manual"]
+
+
+@pytest.mark.parametrize("test", ["hasattr(model, 'clip_grad_norm_')", "isinstance(model, FSDP)"])
+def test_a_test_of_the_model_itself_tells_its_arms_apart(test: str) -> None:
+    source = f"""
+def train(net, loss):
+    model = FSDP(net)
+    if {test}:
+        model.clip_grad_norm_(1.0)
+    else:
+        {CLIP}(model.parameters(), 1.0)
+"""
+    assert levels(WRAP + source) == []
+
+
 @pytest.mark.parametrize("limit", ["1.0", "1e6", "float('inf')"])
 @pytest.mark.parametrize("ignored", ["ignored_modules=[net.lora]", "ignored_states=list(net.lora.parameters())"])
 def test_ignored_parameters_beside_sharded_ones_raise(ignored: str, limit: str) -> None:

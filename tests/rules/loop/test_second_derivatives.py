@@ -124,9 +124,12 @@ def test_a_function_that_differentiates_twice_itself_needs_no_backward() -> None
 @pytest.mark.parametrize(
     ("strategy", "between", "found"),
     [
-        ("NO_SHARD", "loss = slope.sum()", True),
-        ("NO_SHARD", "loss = model(x).sum() + slope.sum()", False),
-        ("SHARD_GRAD_OP", "loss = slope.sum()", False),
+        ("ShardingStrategy.NO_SHARD", "loss = slope.sum()", True),
+        ("ShardingStrategy.NO_SHARD", "loss = model(x).sum() + slope.sum()", False),
+        ("ShardingStrategy.SHARD_GRAD_OP", "loss = slope.sum()", False),
+        ("modes[x.mode]", "loss = slope.sum()", True),
+        ("modes['none'] if x.mode else modes['op']", "loss = slope.sum()", True),
+        ("modes['op'] if x.mode else ShardingStrategy.FULL_SHARD", "loss = slope.sum()", False),
     ],
 )
 def test_no_shard_reduces_none_of_these_gradients(strategy: str, between: str, found: bool, to: str) -> None:
@@ -135,13 +138,14 @@ def test_no_shard_reduces_none_of_these_gradients(strategy: str, between: str, f
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
 
     def train(net, x):
-        model = FSDP(net, sharding_strategy=ShardingStrategy.{strategy})
+        modes = {{"op": ShardingStrategy.SHARD_GRAD_OP, "none": ShardingStrategy.NO_SHARD}}
+        model = FSDP(net, sharding_strategy={strategy})
         (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
         {between}
         loss.backward()
     """
     every = [one for one in findings(source, Settings(to=to)) if one.rule == "FSDP237"]
-    assert [one.level.value for one in every if "under NO_SHARD" in one.message] == ["manual"] * found
+    assert [one.level.value for one in every if "did not reduce" in one.message] == ["manual"] * found
     assert to == "native" or len(every) == found
 
 
