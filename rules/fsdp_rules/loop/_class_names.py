@@ -21,7 +21,12 @@ from fsdp_rules.verdict.finding import Level
 OWN = re.compile("FSDP|Fully")
 PARTS = frozenset({"modules", "named_modules"})
 #: What is asked of a text, and what gives another text to ask it of.
-ASKS = frozenset({"casefold", "count", "endswith", "find", "index", "lower", "replace", "split", "startswith", "upper"})
+ASKS = frozenset(
+    {
+        *("casefold", "count", "endswith", "find", "index", "lower", "partition", "removeprefix", "removesuffix"),
+        *("replace", "rpartition", "rsplit", "split", "startswith", "strip", "upper"),
+    }
+)
 LOOKS_UP = frozenset({"fullmatch", "get", "match", "pop", "search"})
 ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the sharded module extends"
 #: A name that a key or a file name is formed of.

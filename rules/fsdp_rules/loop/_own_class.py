@@ -10,6 +10,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.loop._units import is_a_unit
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import Why, sharded
 from fsdp_rules.model.wrapping import wrapping_call
 from fsdp_rules.project.project import INNER, Certainty
@@ -23,9 +24,11 @@ FIRST = ("__init__", "__new__", "__init_subclass__", "__post_init__")
 
 
 def is_inner(subject: cst.BaseExpression, file: File) -> bool:
-    """Whether ``subject`` is ``model.module``, which FSDP1's wrapper holds, or ``self`` of one: it keeps its class."""
+    """Whether ``subject`` is what FSDP1's wrapper holds, as ``model.module``, or ``self`` of one, of its own class."""
     if isinstance(subject, cst.Name) and subject.value == "self":
         return _is_of_a_module(subject, file)
+    if known_as("bare", subject, file):
+        return True
     if not file.code(subject).endswith(INNER) or not isinstance(subject, cst.Attribute):
         return False
     return is_a_unit(subject.value, file) or sharded(subject.value, file).certainty is not Certainty.NO

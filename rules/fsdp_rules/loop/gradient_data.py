@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import call_of, called_on, given_to, last_name
+from fsdp_rules.file.expressions import brief, call_of, called_on, given_to, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._aware import is_aware, is_left_out
 from fsdp_rules.loop._formatted import is_formatted
@@ -15,7 +15,7 @@ from fsdp_rules.loop._own_optimizer import is_optimizer_class, own_optimizer
 from fsdp_rules.loop._plain_tensors import is_made
 from fsdp_rules.loop._sent import COLLECTIVES, is_collective, sent, sent_together
 from fsdp_rules.loop.hand_reduced import HandReducedNorms
-from fsdp_rules.model.flowing import value_of
+from fsdp_rules.model.flowing import known_as, value_of
 from fsdp_rules.model.parameters import sharded_gradient, sharded_parameter
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.tensors import same_values
@@ -46,6 +46,10 @@ ADVICE = (
 #: ``.item()`` or ``float``. FSDP1's are of what its flat shard has of the gradient, which is another part.
 OTHER = "{text} is a DTensor under FSDP2, whose numbers are not those of FSDP1's flat shard"
 FORMATTED = "{text} is a DTensor under FSDP2, whose values raise in formats such as f'{{number:.3f}}'"
+UNSYNCED = (
+    "{text} reads gradients that no_sync has not reduced: FSDP1 has this rank's whole gradients there, FSDP2 has None"
+)
+LATER = "read them after the last micro-batch of a step, where both have this rank's shard of the reduced gradients"
 LEFT_OUT = "a test for DTensors leaves out every sharded gradient under FSDP2 (FSDP1's are plain tensors)"
 SENT = "send its shard with .to_local(), as FSDP1 did, or send the values before the model is sharded"
 
@@ -100,7 +104,9 @@ def train(model, batch):
         if "fsdp1" not in file.project.flags:
             return
         yield from _own_optimizers(file)
-        told = {found.node for found in HandReducedNorms().visit(file.module, file)}
+        unsynced = list(_unsynced(file))
+        yield from unsynced
+        told = {found.node for found in (*unsynced, *HandReducedNorms().visit(file.module, file))}
         read = list(_read(file))
         # What is computed of a gradient is plain once the gradient is, where both are of one function.
         mended = {file.function(place) for place in read if not _is_number(place, file)}
@@ -118,6 +124,14 @@ def train(model, batch):
             elif is_left_out(place, file) and file.function(place) not in left_out:
                 left_out.add(file.function(place))
                 yield Diagnosis(place, Level.REVIEW, LEFT_OUT, "remove the test if sharded gradients are meant as well")
+
+
+def _unsynced(file: File) -> Iterator[Diagnosis]:
+    """Every gradient that is read, or call that reads some, inside of what accumulates without synchronisation."""
+    called = {call.func for call in file.nodes(cst.Call)}
+    for node in (*file.nodes(cst.Attribute), *file.nodes(cst.Name)):
+        if known_as("unsynced", node, file) and (node in called or last_name(node) == "grad"):
+            yield Diagnosis(node, Level.MANUAL, UNSYNCED.format(text=brief(file.code(node))), LATER)
 
 
 def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:

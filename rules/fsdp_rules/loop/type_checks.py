@@ -14,6 +14,7 @@ from fsdp_rules.file.tree import Code
 from fsdp_rules.file.type_places import in_annotation, is_alias, is_tested, next_tests, other_tests, whole_of
 from fsdp_rules.fsdp1.names import FSDP, canonical, expand
 from fsdp_rules.loop._class_names import compared_names
+from fsdp_rules.loop._members import among_members, skips
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
@@ -111,6 +112,11 @@ def unwrapped(model: "FSDPModule"):
 
     def _reference(self, node: cst.BaseExpression, file: File) -> Iterator[Diagnosis]:
         whole, parent = whole_of(node, file)
+        if parent is not None and whole is node and is_tested(whole, parent, file):
+            test = cst.ensure_type(file.parent(parent), cst.Call)
+            if (among := among_members(node, test, file)) is not None:
+                yield among
+                return
         if file.settings.to == "shim":
             # isinstance, annotations and patterns hold with fsdp_compat's class; its exact type is another one.
             if isinstance(parent, cst.Comparison | cst.ComparisonTarget):
@@ -185,7 +191,7 @@ def unwrapped(model: "FSDPModule"):
                 level = Level.REVIEW
                 message += f", but {subject} can now be both an FSDPModule and {kinds}"
                 break
-        if _skips(call, file):
+        if skips(call, file):
             level = Level.REVIEW
             message += (
                 ", but FSDP1's wrapper was skipped and its inner module was not: under FSDP2 they are one "
@@ -220,22 +226,6 @@ def _beside_fsdp2(node: cst.BaseExpression, subject: str, file: File) -> Diagnos
         f"{file.code(node)} becomes another name for FSDPModule, and {subject} is already tested for it",
         "remove the FSDP1 branch: every sharded module takes the first branch",
     )
-
-
-def _skips(call: cst.Call, file: File) -> bool:
-    """Whether an ``if`` of ``call`` alone does nothing but leave the object out."""
-    branch = file.parent(call)
-    if not isinstance(branch, cst.If) or branch.test is not call:
-        return False
-    inner = branch.body.body
-    lines = inner[0].body if len(inner) == 1 and isinstance(inner[0], cst.SimpleStatementLine) else inner
-    return len(lines) == 1 and _is_a_skip(lines[0])
-
-
-def _is_a_skip(line: cst.CSTNode) -> bool:
-    if isinstance(line, cst.Return):
-        return line.value is None or (isinstance(line.value, cst.Name) and line.value.value in ("False", "None"))
-    return isinstance(line, cst.Continue | cst.Pass)
 
 
 def _replaced(node: cst.BaseExpression, level: Level, message: str, file: File) -> Diagnosis:

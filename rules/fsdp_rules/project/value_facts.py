@@ -34,6 +34,8 @@ Trait = Literal[
     "early",  # It is in a method that also runs before its model is wrapped, by the ``__init__`` that calls both.
     "joined",  # It is a model, and in other runs an object that surely is no module.
     "alike",  # It gives a model's parameters, of which only what is the same of gathered and sharded ones is read.
+    "bare",  # It is a module of a model, surely none of FSDP1's wrappers, and perhaps what one of these holds.
+    "member",  # It runs over all modules of a model, of which FSDP1's wrappers and what these hold are two.
     "own",  # It is called, and surely a function of the tree.
     "unseen",  # It is called with a sharded model, and a function that nothing of the tree names.
     "mixed",  # It is called, and a method of models, and in other runs of an optimizer or an own object.
@@ -51,6 +53,7 @@ Trait = Literal[
     "read_again",  # It is called to load an optimizer's state that may be loaded or saved again after more steps.
     "loaded_again",  # It is called to take an optimizer's state that is loaded in the same run, out of memory.
     "sharded_optimizer",  # It may be an optimizer that holds parameters of a sharded model.
+    "unsynced",  # It is a gradient, or called to read one, after a backward that has reduced nothing.
     "closureless",  # It may be an optimizer of the tree whose step takes no closure.
     "ranked",  # It may be formed of the number of a process, or read from a path that is.
     "rank_seeded",  # It wraps a model after a seed that is formed of such a number, and nothing makes the ranks equal.

@@ -69,12 +69,13 @@ class AlikeReads:
         methods = {one.to for one in body.operations if isinstance(one, GetAttribute) and one.name in _GIVES}
         found: set[int] = set()
         for one in body.operations if methods else ():
-            if isinstance(one, Call) and (
-                one.of in methods or (not found.isdisjoint(one.args) and self._is_outer(body, one, _PASSING))
-            ):
-                found.add(one.to)
-            elif isinstance(one, Copy) and one.of in found:
-                found.add(one.to)
+            match one:
+                case Call(to=to, of=of) if of in methods:
+                    found.add(to)
+                case Call(to=to) if not found.isdisjoint(one.args) and self._is_outer(body, one, _PASSING):
+                    found.add(to)
+                case Copy(to=to, of=of) if of in found:
+                    found.add(to)
         return found
 
     def is_alike(self, body: Body, value: int) -> bool:

@@ -14,6 +14,7 @@ from fsdp_rules.project.value_facts import NOTHING, Built, Fact, NameSource, Pos
 from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.alike_reads import alike_reads
 from fsdp_rules.values.alternatives import held_by_place
+from fsdp_rules.values.bare_modules import bare_modules
 from fsdp_rules.values.before_wraps import before_wraps
 from fsdp_rules.values.built_before import built_before
 from fsdp_rules.values.called_functions import OWN, called, mixed
@@ -47,6 +48,7 @@ from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
 from fsdp_rules.values.unit_methods import unit_methods
 from fsdp_rules.values.unstepped_states import filled_states, unscheduled_loads, unstepped_states
+from fsdp_rules.values.unsynced_gradients import unsynced_gradients
 from fsdp_rules.values.whole_models import whole_models
 from fsdp_rules.values.wrapped_modules import WrappedModules, inside_of, returning
 
@@ -184,10 +186,13 @@ def facts_of(
 def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]]]:
     """The places that each way through the tree finds."""
     (read_again, loaded_again), filled = counted_states(machine), filled_states(machine)
+    bare, members = bare_modules(machine)
     runs_modules, enters_modules = unit_methods(machine, lambda one: is_no_module(one, machine, gives))
     return {
         "kept_part": kept_parts(machine),
         "alike": alike_reads(machine),
+        "bare": bare,
+        "member": members,
         "writes": writing_calls(machine),
         "gathers": gathering(machine),
         "gathered": only_gathered(machine),
@@ -200,6 +205,7 @@ def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]
         "filled": filled[True],
         "perhaps_filled": filled[False],
         "unscheduled": unscheduled_loads(machine),
+        "unsynced": unsynced_gradients(machine),
         "closureless": without_closure(machine),
         "sets_state_type": state_setters(machine, lambda one: _is_kept(one, machine, gives)),
         "mixed": mixed(machine, lambda one: is_no_module(one, machine, gives)),
