@@ -127,7 +127,36 @@ def named_parameters_of(m: Any) -> Any:
     return core
 
 
+def in_a_table(m: Any) -> Any:
+    held = {"model": m}
+    while hasattr(held["model"], "module"):
+        held["model"] = held["model"].module
+    return held["model"]
+
+
+def by_a_stack(m: Any) -> Any:
+    left = [m]
+    while True:
+        one = left.pop()
+        if not hasattr(one, "module"):
+            return one
+        left.append(one.module)
+
+
+def by_several_names(m: Any) -> Any:
+    changed = True
+    while changed:
+        changed = False
+        for name in ("_orig_mod", "module"):
+            if hasattr(m, name):
+                m, changed = getattr(m, name), True
+    return m
+
+
 UNWRAPPING = (
+    in_a_table,
+    by_a_stack,
+    by_several_names,
     while_isinstance,
     while_hasattr,
     by_getattr,

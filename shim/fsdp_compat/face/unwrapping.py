@@ -27,7 +27,8 @@ class Reads:
         """A forward has run: whoever reads now has done something in between."""
         self._object = self._frame_id = 0
         self._code: CodeType | None = None
-        self._in_frame = self._in_code = 0
+        self._in_frame = self._in_code = self._pairs = 0
+        self._has_asked = False
         # Identities of frames are used again once a call is over, unless the frame is held.
         self._held: FrameType | None = None
 
@@ -38,15 +39,20 @@ class Reads:
         end and without asking.
         """
         facts = _facts(frame.f_code)
-        if frame.f_lasti in facts.asks and (facts.replaces or _is_inside_itself(frame)):
+        asks = frame.f_lasti in facts.asks
+        # Whoever asks, takes and asks again has put what it took somewhere else, as onto a stack.
+        endless = asks and self._pairs >= _MANY and id(frame) == self._frame_id and id(module) == self._object
+        if asks and (facts.replaces or endless or _is_inside_itself(frame)):
+            self._pairs = 0
             raise AttributeError("nothing is left to unwrap")
         if (id(module), frame.f_code) != (self._object, self._code):
             self.forget()
         if id(frame) != self._frame_id:
-            self._in_frame = 0
+            self._in_frame = self._pairs = 0
         self._object, self._code, self._frame_id = id(module), frame.f_code, id(frame)
         self._held = frame if facts.replaces else None
         self._in_frame, self._in_code = self._in_frame + 1, self._in_code + 1
+        self._pairs, self._has_asked = self._pairs + (self._has_asked and not asks), asks
         endless = self._in_code % _DEEP == 0 and _recurses(frame)
         if endless or (facts.replaces and self._in_frame % _MANY == 0):
             self.forget()
@@ -79,15 +85,17 @@ def _facts(code: CodeType) -> _Facts:
     for at, instruction in enumerate(instructions):
         before = instructions[max(0, at - 8) : at]
         # Python 3.11 calls builtins by PRECALL once code has run often.
-        is_call = instruction.opname.startswith(("CALL", "PRECALL")) and any(
-            each.argval in _NAMES for each in before[-4:]
-        )
+        is_call = instruction.opname.startswith(("CALL", "PRECALL"))
         called = {name for each in before for name in _names(each)} & {"hasattr", "getattr"} if is_call else set()
+        # The name may be a variable: only calls that read ``.module`` are looked up here.
         if ("hasattr" in called and instruction.arg == 2) or ("getattr" in called and instruction.arg == 3):
             asks.add(instruction.offset)
-        if ("getattr" in called) or (instruction.opname.startswith("LOAD_") and instruction.argval in _NAMES):
+        named = "getattr" in called and any(each.argval in _NAMES for each in before[-4:])
+        if named or (instruction.opname.startswith("LOAD_") and instruction.argval in _NAMES):
             after = instructions[at + 1 : at + 4]
-            stored = {name for each in after if each.opname.startswith("STORE_") for name in _names(each)}
+            # Of ``d[key] = d[key].module`` the dictionary is loaded, and no name stored.
+            opname = "LOAD_" if any(each.opname == "STORE_SUBSCR" for each in after) else "STORE_"
+            stored = {name for each in after if each.opname.startswith(opname) for name in _names(each)}
             loaded = {name for each in before if each.opname.startswith("LOAD_") for name in _names(each)}
             replaces = replaces or bool(stored & loaded)
     return _Facts(frozenset(asks), replaces)

@@ -63,7 +63,8 @@ def test_no_module_is_left_out(body: str, expected: str, to: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "for m in model.modules():\n    if isinstance(m, FSDP):\n        found.append(1)\n    else:\n        found.append(2)",
+        "for m in model.modules():\n    if isinstance(m, FSDP):\n        found.append(1)\n"
+        "    else:\n        found.append(2)",
         "found = [1 if isinstance(m, FSDP) else 2 for m in model.modules()]",
         "for m in model.modules():\n    kept = not isinstance(m, FSDP)\n    found.append(kept)",
     ],
@@ -92,7 +93,8 @@ def test_other_questions_keep_their_test(body: str) -> None:
         "    found.append(rates[type(inner)])",
         "for child in model.module.children():\n    if isinstance(child, FSDP):\n        child = child.module\n"
         "    found.append(rates[type(child)])",
-        "for m in model.modules():\n    if isinstance(m, FSDP):\n        continue\n    found.append(rates.get(type(m), 0))",
+        "for m in model.modules():\n    if isinstance(m, FSDP):\n        continue\n"
+        "    found.append(rates.get(type(m), 0))",
     ],
 )
 def test_the_class_of_what_no_wrapper_is_stays_the_modules_own(body: str) -> None:
