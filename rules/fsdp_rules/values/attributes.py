@@ -100,6 +100,8 @@ class Attributes:
         elif kind is Kind.CLASS:
             store.edge(self.field(owner, name), to)
             self._of_class(owner.data, name, None, to)
+            if name == "_make":
+                store.put(to, objects.method(owner, name))
         elif kind is Kind.SUPER:
             receiver, cls = owner.data
             for base in cls.bases:
@@ -112,10 +114,8 @@ class Attributes:
             store.put(to, of_parameter(owner, name, objects))
         elif kind is Kind.OPEN:
             self._of_unknown(owner, name, to)
-        elif kind is Kind.LOADED:
-            store.put(to, owner)
-        elif kind is Kind.BOUND and name == "__self__":
-            store.put(to, owner.data[0])
+        elif kind is Kind.LOADED or (kind is Kind.BOUND and name == "__self__"):
+            store.put(to, owner if kind is Kind.LOADED else owner.data[0])
         elif kind is Kind.PARTIAL and name in ("func", "args", "keywords"):
             of_partial(self._machine, owner, name, to)
         elif kind not in (Kind.CONSTANT, Kind.TEXT):

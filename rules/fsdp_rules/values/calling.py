@@ -9,6 +9,7 @@ from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.operations import Body
 from fsdp_rules.values.abstract import PACKED, Kind, Obj
 from fsdp_rules.values.effects import Effects
+from fsdp_rules.values.filled_fields import fill
 from fsdp_rules.values.frames import Arguments, Class, Definition, Frame, is_gathered
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.model_wraps import WRAP, is_framed, wraps
@@ -117,6 +118,9 @@ class Calls:
                 self._machine.wraps.run(canonical(data) == WRAP, given, to, key)
             else:
                 self._effects.function(data, given, to, key)
+        elif kind is Kind.METHOD and data[0].kind is Kind.CLASS and data[1] == "_make":
+            # A named tuple of what is given together.
+            self._class(data[0], Arguments(starred=tuple((0, cell) for cell in given.positional[:1])), to, key)
         elif kind is Kind.METHOD:
             self._methods.call(data[0], data[1], given, to, key)
         elif kind is Kind.INSTANCE:
@@ -266,7 +270,7 @@ class Calls:
         self._store.watch(found, initialise)
         if not any("__init__" in one.body.bound for one in (cls, *cls.above)) and self._has_fields(cls):
             names = [name for one in (*reversed(cls.above), cls) for name in one.body.fields]
-            self._fill(made, names, given)
+            fill(self._machine, made, names, given)
             self.method(made, "__post_init__", (), self._store.cells())
 
     def _has_fields(self, cls: Class) -> bool:
@@ -274,22 +278,3 @@ class Calls:
         family = (cls, *cls.above)
         outer = (one for each in family for base in each.bases for one in self._store.of(base))
         return any(one.body.is_decorated for one in family) or any(one.kind is not Kind.CLASS for one in outer)
-
-    def _fill(self, made: Obj, names: list[str], given: Arguments) -> None:
-        """The fields of an object whose class has no ``__init__`` of its own."""
-        attributes, items, objects = self._machine.attributes, self._machine.items, self._machine.objects
-        for place, cell in enumerate(given.positional):
-            if place < len(names):
-                attributes.save(made, names[place], cell)
-                attributes.given.add((made, names[place]))
-                self._store.edge(cell, items.cell(made, place))
-        for name, cell in given.keywords:
-            attributes.save(made, name, cell)
-            attributes.given.add((made, name))
-            if name in names:
-                self._store.edge(cell, items.cell(made, names.index(name)))
-        for cell in given.packed:
-            for name in names:
-                found = self._store.cells()
-                self._store.watch(cell, lambda one, n=name, f=found: items.of(one, objects.constant(n), f))  # type: ignore[misc]
-                attributes.save(made, name, found)

@@ -71,6 +71,54 @@ def build(model):
 """,
         "run": LIST,
     },
+    "named tuple of what a star gives": {
+        "kit": """\
+from typing import NamedTuple
+
+
+class Kit(NamedTuple):
+    opt: object
+    brain: object
+
+
+def build(model):
+    return Kit(*[None, model])
+""",
+        "run": LIST,
+    },
+    "named tuple made of a list": {
+        "kit": """\
+from typing import NamedTuple
+
+
+class Kit(NamedTuple):
+    opt: object
+    brain: object
+
+
+def build(model):
+    return Kit._make((None, model))
+""",
+        "run": LIST,
+    },
+    "dataclass of what a star gives": {
+        "kit": """\
+from dataclasses import dataclass
+
+
+@dataclass
+class Kit:
+    number: int
+    opt: object
+    brain: object
+
+
+def build(model):
+    parts = (None, model)
+    return Kit(1, *parts)
+""",
+        "run": LIST,
+    },
     "attrs": {
         "kit": """\
 import attrs
