@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from fsdp_migrate.tree.files import CONFIG_SUFFIXES
 from fsdp_migrate.tree.requirement_files import is_requirements
@@ -10,9 +10,9 @@ from fsdp_rules.project.own_keys import OwnKey
 from fsdp_rules.settings import Settings
 from fsdp_rules.verdict.result import Changed, Result, Unchanged
 
-_MARKERS = (b"fsdp", b"FSDP", b"actor_rollout_ref", b"transformers", b"accelerate", b"torch")
+_MARKERS = (b"fsdp", b"FSDP", b"actor_rollout_ref", b"accelerate launch", b"transformers", b"accelerate", b"torch")
 #: How many of them count in a file that lists no requirements.
-_OWN = 3
+_OWN = 4
 #: How a record of ``trace`` begins: it names what a run was given, and sets nothing.
 _RECORD = b'{"format":"fsdp-migrate trace"'
 
@@ -34,6 +34,14 @@ def migrate(data: bytes, path: str, settings: Settings, keys: Mapping[str, tuple
     from fsdp_migrate.configs import migrate as work
 
     return work.migrate(data, path, settings, keys or {})
+
+
+def launches(files: Mapping[str, bytes]) -> Callable[[str], str]:
+    """What says the low precision that a script among ``files`` gives to ``accelerate launch`` for a settings file."""
+    from fsdp_migrate.configs.dialects import launches as work
+
+    found = work.launches(files)
+    return lambda path: work.precision_of(path, found)
 
 
 def with_versions(result: Result, data: bytes, path: str, spoken: Collection[str], settings: Settings) -> Result:

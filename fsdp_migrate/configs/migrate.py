@@ -61,6 +61,8 @@ def migrate(data: bytes, path: str, settings: Settings, keys: _Keys | None = Non
         block = replace(
             block, strategy_names=settings.strategy_names | (NAMES if settings.to == "shim" else frozenset())
         )
+        if settings.launched and block.dialect == "accelerate" and block.form == "file":
+            block = replace(block, around={**block.around, "mixed_precision": settings.launched})
         told, changes = judge(block, _heard(block, text, settings))
         findings += [_finding(rule, verdict, block, text, path) for rule, verdict in told]
         edits += block.editor.edits(changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -76,11 +77,13 @@ def configured(
 ) -> list[Result]:
     """The results of ``files``, in their order; those of requirements depend on all the others."""
     results = []
+    precision = configs.launches({file.path: file.data for file in files if file.is_config})
     for file in files:
         if not file.is_config or isinstance(file.result, Failed):
             results.append(file.result)
             continue
-        results.append(contained(partial(configs.migrate, file.data, file.path, settings_of(file.path), keys)))
+        settings = replace(settings_of(file.path), launched=precision(file.path))
+        results.append(contained(partial(configs.migrate, file.data, file.path, settings, keys)))
         step()
     done = [Done(file.path, file.data, result, file.is_config) for file, result in zip(files, results, strict=True)]
     return with_releases(done, settings_of)

@@ -23,7 +23,8 @@ class Settings:
     ``line_length``: the longest line that the project allows, None where it is silent.
     ``shards_natively``: the tree shards with FSDP2 and names no FSDP1, so that its own configuration is not FSDP1's.
     ``older_verl``: the tree has verl's own code, which knows no fsdp2. ``strategy_names``: those that its Python
-    looks up members of ShardingStrategy by. ``other``: the edits, as findings name them, that are made in
+    looks up members of ShardingStrategy by. ``launched``: the low precision that a script gives to ``accelerate
+    launch`` beside the settings file. ``other``: the edits, as findings name them, that are made in
     their other form, by a helper or not at all; None where edits need no names. ``both``: what happens to FSDP1's
     branches in a tree that has FSDP2's beside them, ``keep`` or ``retire``; empty where nobody has chosen, which keeps
     them.
@@ -42,6 +43,7 @@ class Settings:
     shards_natively: bool = False
     older_verl: bool = False
     strategy_names: frozenset[str] = frozenset()
+    launched: str = ""
     other: frozenset[str] | None = None
     both: str = ""
 

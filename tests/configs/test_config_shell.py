@@ -6,7 +6,9 @@ import pytest
 
 from fsdp_migrate.configs.editing.shell_words import commands
 from fsdp_rules.settings import Settings
+from fsdp_rules.verdict.result import Changed
 from tests.configs.helpers import check_migrates, found, migrated
+from tests.rules.helpers import rewrite_tree
 
 NAME = "train.sh"
 
@@ -239,3 +241,29 @@ def test_an_ignored_line() -> None:
 def test_broken_scripts_end(text: str) -> None:
     commands(text)
     assert migrated(text + "\n# fsdp", NAME)[0] == text + "\n# fsdp"
+
+
+SETTINGS = b"""distributed_type: FSDP
+mixed_precision: 'no'
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_state_dict_type: FULL_STATE_DICT
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "is_kept"),
+    [
+        ("accelerate launch --config_file conf/fsdp.yaml --mixed_precision bf16 train.py", True),
+        ("accelerate launch \\\n  --mixed-precision=fp16 --config-file=$ROOT/conf/fsdp.yaml train.py", True),
+        ("accelerate launch --config_file ./conf/fsdp.yaml train.py --mixed_precision bf16", False),
+        ("accelerate launch --config_file conf/other.yaml --mixed_precision bf16 train.py", False),
+        ("accelerate launch --config_file conf/fsdp.yaml --mixed_precision no train.py", False),
+    ],
+)
+def test_the_precision_of_a_launch_counts_more_than_its_file(start: str, is_kept: bool) -> None:
+    results = rewrite_tree({"conf/fsdp.yaml": SETTINGS, "run.sh": f"{start}\n".encode(), "train.py": b"import fsdp\n"})
+    findings = results["conf/fsdp.yaml"].findings  # type: ignore[union-attr]
+    said = [one.message for one in findings if one.rule == "FSDP508"]
+    assert [("(run.sh) changes the losses" in one) for one in said] == [True] * is_kept
+    assert isinstance(results["conf/fsdp.yaml"], Changed) is not is_kept

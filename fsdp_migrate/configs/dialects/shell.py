@@ -39,7 +39,7 @@ def shell_blocks(text: str, keys: Mapping[str, tuple[OwnKey, ...]]) -> Iterator[
     """The blocks of settings of a script; ``keys`` are what Python reads for arguments that are gone, by path."""
     found, heredocs = commands(text)
     for words in found:
-        launched = _launcher(words)
+        launched = launcher(words)
         if launched:
             yield from _accelerate(text, words, launched)
         yield from trainer_flags(text, words, launched[1] if launched else 0)
@@ -52,7 +52,7 @@ def shell_blocks(text: str, keys: Mapping[str, tuple[OwnKey, ...]]) -> Iterator[
     yield from _heredocs(heredocs)
 
 
-def _launcher(words: list[Word]) -> tuple[int, int] | None:
+def launcher(words: list[Word]) -> tuple[int, int] | None:
     """From ``launch`` to the script that it starts: the words that accelerate reads as its own."""
     raws = [word.raw for word in words]
     if "launch" not in raws or not any("accelerate" in raw for raw in raws[: raws.index("launch")]):

@@ -43,4 +43,4 @@ def low_precision(block: Block) -> str:
     if said is None:
         return "fp16" if block.around.get("fp16") else "unknown"
     # YAML reads a bare no as false.
-    return "" if said is False or str(said).lower() in ("no", "none") else str(said).lower()
+    return "" if said is False or str(said).lower() in ("no", "none") else str(said)
