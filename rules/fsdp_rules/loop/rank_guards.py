@@ -7,15 +7,19 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.ancestors import tests_above, tests_around
-from fsdp_rules.file.expressions import brief
+from fsdp_rules.file.expressions import brief, calls_plainly, last_name
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
+from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import own_optimizer
 from fsdp_rules.loop._reductions import is_only_reported
 from fsdp_rules.loop._update_numbers import is_only_kept
 from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
+from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.tensors import functions_given
+from fsdp_rules.model.wrap_given import wrap_given
+from fsdp_rules.model.wrapping import model_of_parameters
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -36,7 +40,8 @@ class RankGuards(Rule):
     FSDP1's sharded parameters are plain local tensors, so a single rank may print its shard's norm. FSDP2's are
     DTensors: a norm or a sum of the whole tensor is a collective. On a single rank, `.full_tensor()` hangs, and
     `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard on all ranks.
-    A count that decides something, or that is stored, is `manual`.
+    A count that decides something, or that is stored, is `manual`. So is a count of the parameters themselves where
+    FSDP1 shows flat ones, one for each unit (`use_orig_params=False`).
     """
 
     id = "FSDP214"
@@ -80,6 +85,13 @@ def report(model, rank):
                     "use p.to_local().numel() to count the shard, which FSDP2 cuts by rows (FSDP1: by elements)",
                 )
             return
+        if isinstance(node, cst.Call) and _counts_flat(node, file):
+            yield Diagnosis(
+                node,
+                Level.REVIEW if _is_handed_on(node, file) else Level.MANUAL,
+                f"{brief(file.code(node))} counts all parameters (FSDP1: one flat parameter per unit)",
+                "count the FSDPModules of the model instead, or expect another number",
+            )
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
         if node.func.attr.value not in COLLECTIVE or file.resolved(node.func) is not None:
@@ -125,6 +137,18 @@ def _counted(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:
         return _of_shape(node.func.value) or _root(node.func.value)
     found = ((several, file.resolved(one)) for one, several in functions_given(node, file))
     return next((several for several, name in found if name in COUNTS), None)
+
+
+def _counts_flat(call: cst.Call, file: File) -> bool:
+    """Whether ``call`` says how many parameters a model has of which FSDP1 surely shows flat ones."""
+    given = call.args[0].value if calls_plainly(call, ("len", "sum"), 1) else None
+    if last_name(call.func) == "sum":
+        given = given if isinstance(given, cst.GeneratorExp) and isinstance(given.elt, cst.Integer) else None
+    model = model_of_parameters(given, file) if given is not None else None
+    if model is None or sharded(model, file).certainty is Certainty.NO:
+        return False
+    is_flat = wrap_given(model, file).keeps_originals() is Certainty.NO
+    return is_flat and not is_summoned(call, file) and not is_not_sharded_yet(call, model, file)
 
 
 def _of_shape(node: cst.BaseExpression) -> cst.BaseExpression | None:
