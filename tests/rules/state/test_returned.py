@@ -267,3 +267,40 @@ def test_a_function_of_the_class(decorator: str, given: str, manager: bool, owne
 def test_a_property_of_the_class_is_left_to_a_human() -> None:
     given = {"decorators": "@property", "given": "model", "enters": "return ", "ends": "", "owner": "self"}
     assert manual(IMPORTS + OF_CLASS.format(**given)) != set()
+
+
+PARAMETERS = """
+class Saver:
+    def __init__(self, net):
+        self.model = FSDP(net)
+
+    def _kind(self, on_first{default}, offload=True):
+        config = FullStateDictConfig(rank0_only=on_first, offload_to_cpu=offload)
+        return FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT, config)
+
+    def save(self, first):
+        with self._kind({given}):
+            return self.model.state_dict()
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "given", "written"),
+    [
+        ("", "True", "StateDictOptions(full_state_dict=True, cpu_offload=True)"),
+        ("", "offload=False, on_first=False", "StateDictOptions(full_state_dict=True)"),
+        ("=True", "", "StateDictOptions(full_state_dict=True, cpu_offload=True)"),
+        ("=True", "offload=first", "cpu_offload=first"),
+    ],
+)
+def test_parameters_of_the_method_are_what_each_call_gives(default: str, given: str, written: str) -> None:
+    source = IMPORTS + PARAMETERS.format(default=default, given=given)
+    assert manual(source) == set()
+    (result,) = rewrite_tree({"example.py": source.encode()}).values()
+    assert isinstance(result, Changed)
+    assert written.encode() in result.source and b"_kind" not in result.source
+
+
+@pytest.mark.parametrize(("default", "given"), [("=ON_FIRST", ""), ("", "**options")])
+def test_parameters_that_no_call_says_are_left_to_a_human(default: str, given: str) -> None:
+    assert manual(IMPORTS + PARAMETERS.format(default=default, given=given)) != set()

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from fsdp_rules.file.callers import called
-from fsdp_rules.file.expressions import bind, names_in
+from fsdp_rules.file.expressions import bind, literal_bool, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.file.once import once
 from fsdp_rules.file.other_files import other_file
 from fsdp_rules.file.tree import statements_of
 from fsdp_rules.state._governing.context import is_context_call, read_context
-from fsdp_rules.state._governing.state_settings import Config, Context, Kind
+from fsdp_rules.state._governing.state_settings import Both, Config, Context, Expression, Kind, Setting
 
 MANAGER = "contextlib.contextmanager"
 #: What makes a function of a class that gets no object of it, or the class.
@@ -47,7 +47,8 @@ def returned_by(function: cst.FunctionDef, file: File) -> Returned | None:
     if not isinstance(call, cst.Call) or not is_context_call(call, file):
         return None
     context = read_context(call, file)
-    return Returned(file, function, call) if context is not None and _is_certain(context) else None
+    given = frozenset(one.name.value for one in function.params.params)
+    return Returned(file, function, call) if context is not None and _is_certain(context, given) else None
 
 
 @once
@@ -95,7 +96,7 @@ def returned_context(call: cst.Call, found: Returned, file: File) -> Context | N
     text = found.file.code(context.subject)
     first = next(iter(names_in(context.subject)), None)
     root, rest = (text, "") if text.isidentifier() else (first.value if first is not None else "", text)
-    if given is None or not root:
+    if given is None or not root or (context := _as_given(context, given, found)) is None:
         return None
     if own == [root]:
         return replace(context, consumes=()) if root == "self" and rest else None
@@ -169,11 +170,36 @@ def _only_yields(block: cst.With) -> bool:
     )
 
 
-def _is_certain(context: Context) -> bool:
-    """Whether ``context`` means the same wherever it is entered."""
-
-    def plain(config: Config) -> bool:
-        return isinstance(config.offload, bool) and isinstance(config.rank0_only, bool)
-
+def _is_certain(context: Context, given: frozenset[str]) -> bool:
+    """Whether ``context`` means the same wherever it is entered, with what its function is ``given`` by name."""
     known = context.kind in (Kind.FULL, Kind.SHARDED) and not context.note
-    return known and plain(context.model_config) and plain(context.optim_config)
+    configs = (context.model_config, context.optim_config)
+    settings = [setting for config in configs for setting in (config.offload, config.rank0_only)]
+    return known and all(isinstance(one, bool) or _parameter(one) in given for one in settings)
+
+
+def _parameter(setting: Setting) -> str:
+    """The name that ``setting`` is alone; "" where it is anything else."""
+    plain = isinstance(setting, Expression) and not isinstance(setting, Both) and not setting.before + setting.behind
+    return dotted(setting.node) or "" if isinstance(setting, Expression) and plain else ""
+
+
+def _as_given(context: Context, given: dict[str, cst.BaseExpression], found: Returned) -> Context | None:
+    """``context`` with what a call gives its parameters, or their defaults; None where that is not known."""
+    defaults = {one.name.value: one.default for one in found.function.params.params}
+
+    def value(setting: Setting) -> Setting | None:
+        if isinstance(setting, bool):
+            return setting
+        name = _parameter(setting)
+        literal = literal_bool(given.get(name, defaults.get(name)))
+        return literal if literal is not None or name not in given else Expression(given[name])
+
+    def filled(config: Config) -> Config | None:
+        offload, rank0_only = value(config.offload), value(config.rank0_only)
+        return (
+            None if offload is None or rank0_only is None else replace(config, offload=offload, rank0_only=rank0_only)
+        )
+
+    model, optim = filled(context.model_config), filled(context.optim_config)
+    return None if model is None or optim is None else replace(context, model_config=model, optim_config=optim)
