@@ -11,7 +11,7 @@ from functools import cached_property
 
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.project.programs import Programs
-from fsdp_rules.project.steps import Arm, Step
+from fsdp_rules.project.steps import BY_NAME, Arm, Step
 from fsdp_rules.project.surely_run import SurelyRun
 from fsdp_rules.project.value_facts import NOTHING as NO_FACT
 from fsdp_rules.project.value_facts import ValueFacts
@@ -141,13 +141,13 @@ class Entered:
         )
 
     def _is_entered(self, site: Site) -> bool:
-        scope = site[1]
-        name = called_as(scope)
-        if not scope:
+        name = called_as(site[1])
+        if not site[1]:
             return False
         callers = self._calls_of(site)
         if not callers:
-            return name in self.values and self._evaluates
+            by_name = BY_NAME in self.values and repr(name) in self.values
+            return (name in self.values or by_name) and self._evaluates
         for caller, position in callers:
             step = self.steps[caller][position]
             if LOOKS.search(step.callee) and any(self._may_run(*caller, text) for text in step.given):

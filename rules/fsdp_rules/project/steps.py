@@ -18,6 +18,8 @@ PLAIN = frozenset(
     }
 )
 PARAMETERS = frozenset({"parameters", "named_parameters"})
+#: Stands among the values for a call of what ``getattr`` gives by a name that another call has.
+BY_NAME = "getattr()"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Arm = tuple[int, int, str]
 Arms = tuple[Arm, ...]
@@ -42,7 +44,8 @@ class Step(NamedTuple):
 class Steps(NamedTuple):
     """The steps of every function with calls, by its qualified name ("" for the module itself), in their order.
 
-    ``values`` are the last names of what is handed on, kept in containers, returned or registered by a decorator.
+    ``values`` are the last names of what is handed on, kept in containers, returned or registered by a decorator; in
+    quotes the texts that calls are given, which may be names for :data:`BY_NAME`.
     """
 
     of: dict[str, tuple[Step, ...]]
@@ -82,9 +85,14 @@ class _Reader:
             return
         if isinstance(node, ast.Call):
             self.found.setdefault(scope, []).append(_step(node, arms, loops))
+            if isinstance(node.func, ast.Call) and _last(node.func) == "getattr":
+                self.values.add(BY_NAME)
         for value in _values(node):
-            if isinstance(value, ast.Name | ast.Attribute):
-                self.values.add(value.id if isinstance(value, ast.Name) else value.attr)
+            match value:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    self.values.add(name)
+                case ast.Constant(value=str() as text) if text.isidentifier():
+                    self.values.add(repr(text))
         if isinstance(node, ast.For | ast.While | ast.AsyncFor):
             loops = ((node.lineno, node.end_lineno or node.lineno), *loops)
         for child, arm in _parts(node):

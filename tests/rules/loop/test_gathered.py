@@ -431,3 +431,43 @@ def train(net, loader, amp, scaler):
     done = rewrite(source)
     assert isinstance(done, Changed)
     assert ("unit.reshard()" in done.source.decode()) is reshards
+
+
+CALLED_BY_NAME = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Norms:
+    def __init__(self, trainer):
+        self.trainer = trainer
+    def {method}(self):
+        self.norms = [p.detach().clone() for p in self.trainer.model.parameters()]
+
+class Trainer:
+    def __init__(self, net):
+        self.model = FSDP(net, use_orig_params=True)
+        self.hooks = [Norms(self)]
+    def call(self, event):
+        for hook in self.hooks:
+            {called}
+    def evaluate(self, batches):
+        with torch.no_grad():
+            for batch in batches:
+                self.model(batch)
+        self.call("after_evaluation")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "called", "reshards"),
+    [
+        ("after_evaluation", "getattr(hook, event)()", True),
+        ("after_evaluation", "getattr(hook, event, print)()", True),
+        ("another", "getattr(hook, event)()", False),
+        ("after_evaluation", "print(event)", False),
+    ],
+)
+def test_a_method_that_is_called_by_its_name(method: str, called: str, reshards: bool) -> None:
+    result = rewrite(CALLED_BY_NAME.format(method=method, called=called))
+    assert isinstance(result, Changed)
+    assert (b"reshard()" in result.source) is reshards
