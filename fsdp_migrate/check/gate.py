@@ -112,9 +112,9 @@ def _of_message(finding: Finding) -> str:
 
 
 def _changes(result: RunResult) -> dict[str, list[Hunk]]:
-    """What a rewrite of every rule would change."""
+    """What a rewrite of every rule would change, apart from comments about what it leaves."""
     return {
-        file.path: hunks(file.path, file.before, file.result.source)
+        file.path: [hunk for hunk in hunks(file.path, file.before, file.result.source) if not hunk.only_comments]
         for file in result.changed
         if isinstance(file.result, Changed)
     }

@@ -12,6 +12,8 @@ from fsdp_migrate.pipeline.lines import LineMatcher
 #: A line with its end.
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _CONTEXT = 3
+#: How a comment begins that a rewrite writes about what it leaves.
+TODO = b"# TODO(fsdp-migrate "
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Hunk:
     start: int
     old: tuple[bytes, ...]
     new: tuple[bytes, ...]
+
+    @property
+    def only_comments(self) -> bool:
+        """Whether nothing but comments about what is left to do by hand come in."""
+        return tuple(line for line in self.new if not line.lstrip().startswith(TODO)) == self.old
 
     @property
     def end(self) -> int:

@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
+from fsdp_migrate.pipeline.hunks import TODO
 from fsdp_migrate.pipeline.outcome import FileOutcome, RunResult
 from fsdp_migrate.tree.git import repository
 from fsdp_migrate.tree.torch_release import TorchRelease
@@ -16,7 +17,6 @@ from fsdp_rules.verdict.result import Changed
 
 #: The path that means standard input.
 STDIN = "-"
-_TODO = b"# TODO(fsdp-migrate "
 #: What the advice of a finding says a newer torch makes needless: a helper, or an assumption.
 _NEWER_HELPER = re.compile(r"the helper, (remove that part, or )?require torch (?P<major>\d+)\.(?P<minor>\d+)$")
 _NEWER = re.compile(r"\bif your model has any, pass --torch (?P<major>\d+)\.(?P<minor>\d+)\b")
@@ -58,7 +58,7 @@ def added_todos(file: FileOutcome) -> int:
     """How many TODO comments a rewrite adds to a file in which it changes nothing else; 0 where it changes more."""
     if not isinstance(file.result, Changed) or _without_comments(file.before) != _without_comments(file.result.source):
         return 0
-    return file.result.source.count(_TODO) - file.before.count(_TODO)
+    return file.result.source.count(TODO) - file.before.count(TODO)
 
 
 def done_to(file: FileOutcome, diff: bool) -> str:

@@ -346,6 +346,18 @@ def test_a_finding_that_edits_nothing_does_not_send_to_a_rewrite(form: str, tmp_
     assert (tmp_path / "steps.py").read_text() == STAYS[form]
 
 
+def test_a_comment_beside_a_finding_moves_nothing(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "show.py").write_text(
+        "from torch.distributed.fsdp import ShardingStrategy\n\nNAMES = {'a': ShardingStrategy.FULL_SHARD}\n\n\n"
+        "def show(model):\n    if type(model).__name__ == 'FullyShardedDataParallel':\n"
+        "        print(model.sharding_strategy)\n"
+    )
+    assert main(["check", "."]) == 1
+    out = capsys.readouterr().out
+    assert "FSDP902 manual" in out and "FSDP205 review" in out
+    assert "would move" not in out
+
+
 def test_what_moves_and_what_is_to_be_read_are_counted_apart(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "steps.py").write_text(STAYS["hook"])
     (tmp_path / "build.py").write_text(WRAPS.replace("  # fsdp-migrate: ignore", ""))
