@@ -52,6 +52,8 @@ def shortened(findings: Iterable[Finding]) -> tuple[list[Finding], list[Rest]]:
 def _joined(together: list[Finding]) -> Finding:
     if len(together) == 1:
         return together[0]
-    messages = dict.fromkeys(finding.message for finding in together)
+    times = Counter(finding.message for finding in together)
+    counted = together[0].level is Level.MANUAL
+    messages = [f"{one} ({number} times here)" if counted and number > 1 else one for one, number in times.items()]
     advice = dict.fromkeys(finding.advice for finding in together if finding.advice)
     return replace(together[0], message=". Also: ".join(messages), advice=". Also: ".join(advice))

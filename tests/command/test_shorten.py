@@ -54,6 +54,13 @@ def test_what_one_rule_says_of_two_lines_of_one_statement_is_one_entry() -> None
     assert not rest
 
 
+def test_places_of_one_line_that_are_left_by_hand_are_counted() -> None:
+    places = [replace(note(3, "left", level=Level.MANUAL), column=column) for column in (0, 8)]
+    assert [entry.message for entry in shortened(places)[0]] == ["left (2 times here)"]
+    reviews = [replace(entry, level=Level.REVIEW) for entry in places]
+    assert [entry.message for entry in shortened(reviews)[0]] == ["left"]
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_thirteenth_note_of_a_rule_is_counted(name: str) -> None:
     page = REPORTS[name](result(*NOTES))
