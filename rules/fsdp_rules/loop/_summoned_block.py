@@ -18,7 +18,6 @@ from fsdp_rules.loop.gathered import may_be_gathered
 from fsdp_rules.model.flowing import known_as, value_of
 from fsdp_rules.model.program_wraps import has_units, sources_of, wraps_of
 from fsdp_rules.model.resharding import reshard_before
-from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.wrap_given import IGNORED, wrap_given
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.verdict.diagnosis import Edit, Rebuild, ReplaceStatement, remove
@@ -242,7 +241,7 @@ def _looped(block: _Block, loops: Sequence[tuple[Iteration, str]], file: File) -
             found.done = (
                 "each rank writes its own shard of a parameter, and full_tensor() gathers the values that are read"
             )
-    if may_be_gathered(block.statement, sharded(block.model, file), changes, file):
+    if may_be_gathered(block.statement, block.model, changes, file):
         found.edits.append(reshard_before(block.statement, block.model, file))
     found.edits.append(Rebuild(block.statement, lambda statement, code: _without(statement, block.position)))
     found.edits += [remove(one) for one in block.stored]

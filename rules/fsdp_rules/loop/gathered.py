@@ -12,14 +12,13 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, writes, zips
-from fsdp_rules.model.flowing import known_as
+from fsdp_rules.model.flowing import known_as, outlasts_backwards
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.kept_clearing import kept_clearing
 from fsdp_rules.model.parameter_reads import parameter_reads
 from fsdp_rules.model.passes import Pass, awaits_backward, is_given_loss, last_passes, may_run_between
 from fsdp_rules.model.resharding import reshard_before, reshard_loop
 from fsdp_rules.model.root_parameters import runs_without_graph
-from fsdp_rules.model.sharded import Sharded
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrapping import is_comprehended
@@ -222,7 +221,7 @@ def _is_gathered(place: cst.CSTNode, model: cst.BaseExpression, clears: bool, fi
     # No backward frees what ran without a graph.
     if changes and not clears and runs_without_graph(model, file):
         return True
-    return may_be_gathered(place, held, changes, file, model if is_given(model, file) else None)
+    return may_be_gathered(place, model, changes, file)
 
 
 def changes_gathered(place: cst.CSTNode, model: cst.BaseExpression, file: File) -> bool:
@@ -233,12 +232,10 @@ def changes_gathered(place: cst.CSTNode, model: cst.BaseExpression, file: File) 
     return runs_without_graph(model, file) or Pass.FORWARD in last_passes(place, file, made_here=held.is_made_here)
 
 
-def may_be_gathered(
-    place: cst.CSTNode, held: Sharded, changes: bool, file: File, given: cst.BaseExpression | None = None
-) -> bool:
-    """Whether a pass before ``place`` may leave parameters gathered, of which a change would be lost.
-
-    ``given`` is the model, where a call gives it.
-    """
-    passes = last_passes(place, file, made_here=held.is_made_here, given=given)
+def may_be_gathered(place: cst.CSTNode, model: cst.BaseExpression, changes: bool, file: File) -> bool:
+    """Whether a pass before ``place`` may leave parameters of ``model`` gathered, of which a change would be lost."""
+    given = model if is_given(model, file) else None
+    passes = last_passes(place, file, made_here=held_of(model, file).is_made_here, given=given)
+    if Pass.BACKWARD in passes and outlasts_backwards(model, file):
+        return True
     return not passes <= {Pass.BACKWARD, Pass.RESHARD} if changes else Pass.FORWARD in passes

@@ -60,6 +60,11 @@ def is_ungraphed(node: cst.BaseExpression, file: File) -> bool:
     return not file.project.values.ungraphed.isdisjoint(value_of(node, file).origins)
 
 
+def outlasts_backwards(node: cst.BaseExpression, file: File) -> bool:
+    """Whether ``node`` may be a model that runs without a graph beside others, whose backward does not reshard it."""
+    return not file.project.values.lingering.isdisjoint(value_of(node, file).origins)
+
+
 def is_doubled(node: cst.BaseExpression, file: File) -> bool:
     """Whether ``node`` may be a model that has one module under several names."""
     return not file.project.values.doubled.isdisjoint(value_of(node, file).origins)

@@ -146,8 +146,9 @@ class ValueFacts:
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
     models of which each forward uses all parameters, ``chosen`` the attributes of which a forward runs entries
-    that the run chooses, ``ungraphed`` those of models that run without a graph each time, ``doubled`` those of models
-    that may have one module under several names. ``meta`` are the functions that may give a call the meta device.
+    that the run chooses. ``ungraphed`` are those of models that run without a graph each time, ``lingering`` those of
+    models that do so beside others, ``doubled`` those of models that may have one module under several names. ``meta``
+    are the functions that may give a call the meta device.
     ``built_early`` are the positions of calls that build optimizers, each with the text of a module which is
     wrapped later.
     ``built_before`` are the optimizers that may be built before each call that wraps.
@@ -178,6 +179,7 @@ class ValueFacts:
     whole: Set[tuple[str, int]] = frozenset()
     chosen: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     ungraphed: Set[Place] = frozenset()
+    lingering: Set[Place] = frozenset()
     doubled: Set[Place] = frozenset()
     names: Mapping[str, Mapping[Position, tuple[NameSource, ...]]] = field(default_factory=dict)
     tables: Mapping[str, Mapping[Position, tuple[NameSource, ...]]] = field(default_factory=dict)

@@ -27,7 +27,6 @@ from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.derivations import Derivations
 from fsdp_rules.values.doubled_modules import doubled_modules
 from fsdp_rules.values.early_parameters import early_parameters
-from fsdp_rules.values.enclosing import ungraphed
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.gathering import gathering, only_gathered
 from fsdp_rules.values.given_names import MemberNames
@@ -46,6 +45,7 @@ from fsdp_rules.values.sharded_optimizers import sharded_optimizers
 from fsdp_rules.values.state_setters import state_setters
 from fsdp_rules.values.sum_order import sharing_inputs
 from fsdp_rules.values.thawed import thawed
+from fsdp_rules.values.ungraphed import lingering, ungraphed
 from fsdp_rules.values.unit_methods import unit_methods
 from fsdp_rules.values.unstepped_states import filled_states, unscheduled_loads, unstepped_states
 from fsdp_rules.values.unsynced_gradients import unsynced_gradients
@@ -173,6 +173,7 @@ def facts_of(
         chosen=chosen_parts(machine),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         ungraphed=ungraphed(machine),
+        lingering=lingering(machine),
         doubled=doubled_modules(machine),
         meta=meta_calls(machine),
         names=by_name,

@@ -1,4 +1,4 @@
-"""Calls that always run inside of some code, and models that run without a graph each time."""
+"""Calls that always run inside of some code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from fsdp_rules.ir.operations import Body, Call, Span
-from fsdp_rules.values.abstract import Kind, Site
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.parameter_writers import run_by
@@ -31,13 +30,3 @@ def calls_within(machine: Interpreter, spans: Callable[[Body], Sequence[Span]]) 
         within = {body for body in within if callers[body] <= within | {None}}
     for frame, one, is_within in calls:
         yield frame, one, is_within or frame.body in within
-
-
-def ungraphed(machine: Interpreter) -> frozenset[Site]:
-    """The wraps of models that something calls, and nothing where a backward may follow."""
-    forwards: dict[bool, set[Site]] = {True: set(), False: set()}
-    for frame, one, is_detached in calls_within(machine, lambda body: body.detached):
-        held = machine.store.of(frame.base + one.of)
-        sites = {each.since for each in held if each.kind is Kind.MODEL and each.since is not None}
-        forwards[is_detached] |= sites
-    return frozenset(forwards[True] - forwards[False])

@@ -22,11 +22,11 @@ from fsdp_rules.ir.operations import (
     SetItem,
 )
 from fsdp_rules.values.abstract import Kind, Obj, Site
-from fsdp_rules.values.enclosing import ungraphed
 from fsdp_rules.values.frames import Class
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.repeated_units import RepeatedUnits
 from fsdp_rules.values.tensor_reads import ASKED, PUTS, TensorReads, are_apart, is_again
+from fsdp_rules.values.ungraphed import ungraphed
 
 #: The arguments that may give a wrap a policy; None is that of ``**arguments``.
 _POLICIES = frozenset({"auto_wrap_policy", None})

@@ -471,3 +471,43 @@ def test_a_method_that_is_called_by_its_name(method: str, called: str, reshards:
     result = rewrite(CALLED_BY_NAME.format(method=method, called=called))
     assert isinstance(result, Changed)
     assert (b"reshard()" in result.source) is reshards
+
+
+TWO = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def train(maker, judge, batches, shadow):
+    maker = FSDP(maker, use_orig_params=True)
+    judge = FSDP(judge, use_orig_params=True)
+    optimizer = torch.optim.SGD(judge.parameters(), lr=0.1)
+    for batch in batches:
+        {made}
+        (judge(made) - judge(batch)).mean().backward()
+        optimizer.step()
+        for mine, theirs in zip(shadow, maker.parameters()):
+            mine.lerp_(theirs, 0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "reshards"),
+    [
+        ("made = maker(batch).detach()", True),
+        ("with torch.no_grad(): made = maker(batch)", True),
+        ("with torch.inference_mode(): made = maker(batch)", True),
+        ("made = maker(batch)", False),
+    ],
+)
+def test_the_backward_of_another_model_reshards_nothing(made: str, reshards: bool) -> None:
+    result = rewrite(TWO.format(made=made))
+    assert isinstance(result, Changed)
+    assert (b"in maker.modules()" in result.source) is reshards
+    assert b"in judge.modules()" not in result.source
+
+
+def test_the_backward_of_the_only_model_reshards_it() -> None:
+    source = TWO.format(made="with torch.no_grad(): made = judge(batch)").replace("maker, judge", "judge").replace("maker", "judge")
+    result = rewrite(source.replace("    judge = FSDP(judge, use_orig_params=True)\n", "", 1))
+    assert isinstance(result, Changed)
+    assert b"reshard()" not in result.source
