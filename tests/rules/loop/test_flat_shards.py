@@ -51,7 +51,7 @@ USES = {
 HARMLESS = (
     "return [(n[0], n.split('.'), len(n)) for n, p in M.named_parameters()]",
     "for item in M.named_parameters():\n    print(item[0], len(item))",
-    "params = list(M.parameters())\nparams.sort(key=id)\nreturn params[0], len(params), params[:3]",
+    "params = list(M.parameters())\nparams.sort(key=id)\nreturn params[0], params[:3]",
     "params = dict(M.named_parameters())\nreturn [(n[0], params[n].device) for n in params]",
     "names, params = zip(*M.named_parameters())\nreturn names[0], len(params), params[0].device",
     "for p, q in zip(M.parameters(), x):\n    print(q[0], q.flatten(), len(q), q.norm())",

@@ -507,7 +507,11 @@ def test_the_backward_of_another_model_reshards_nothing(made: str, reshards: boo
 
 
 def test_the_backward_of_the_only_model_reshards_it() -> None:
-    source = TWO.format(made="with torch.no_grad(): made = judge(batch)").replace("maker, judge", "judge").replace("maker", "judge")
+    source = (
+        TWO.format(made="with torch.no_grad(): made = judge(batch)")
+        .replace("maker, judge", "judge")
+        .replace("maker", "judge")
+    )
     result = rewrite(source.replace("    judge = FSDP(judge, use_orig_params=True)\n", "", 1))
     assert isinstance(result, Changed)
     assert b"reshard()" not in result.source
