@@ -29,7 +29,9 @@ def is_passed_to_itself(node: cst.Attribute, file: File) -> bool:
 def test_around(node: cst.Attribute, file: File) -> cst.BaseExpression | None:
     """The innermost test about ``model`` under which ``node``, ``model.module``, is reached; None without one."""
     subject = file.code(node.value)
-    tests = (test for test, truth in tests_around(node, file) if truth)
+    # An operand of ``and`` is a part of the test that is looked at.
+    found = (test for test, truth in tests_around(node, file) if truth)
+    tests = (test for test in found if not isinstance(file.parent(test), cst.BooleanOperation))
     return next((test for test in tests if _asks_about(subject, test, file)), None)
 
 

@@ -229,7 +229,14 @@ def _is_ddp_mode(test: cst.BaseExpression) -> bool:
 
 
 def _true_around(node: cst.CSTNode, file: File) -> list[cst.BaseExpression]:
-    return [test for test, truth in tests_around(node, file) if truth]
+    return [test for test, truth in _chosen_around(node, file) if truth]
+
+
+def _chosen_around(node: cst.CSTNode, file: File) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """The tests around ``node``, but for those of loops, which are asked again of what the loop gives their names."""
+    for test, truth in tests_around(node, file):
+        if not isinstance(file.parent(test), cst.While):
+            yield test, truth
 
 
 def is_ruled_out(node: cst.CSTNode, text: str, file: File) -> bool:
@@ -238,7 +245,7 @@ def is_ruled_out(node: cst.CSTNode, text: str, file: File) -> bool:
     while text.endswith(INNER):
         text = text.rpartition(".")[0]
         texts.add(text)
-    for test, truth in tests_around(node, file):
+    for test, truth in _chosen_around(node, file):
         says = _says(test, texts, file)
         if says is not None and truth:
             return not says
