@@ -91,6 +91,7 @@ def evaluate(net, shadow, batches):
         for place, part, clears in reads:
             model = whole_of(part, clears, file)
             changes = writes(place, model, file) if isinstance(place, cst.For) else changes_in_place(place, file)
+            changes = changes or (isinstance(place, cst.Call) and known_as("writes", place.func, file))
             if clears or not changes or not changes_gathered(place, model, file):
                 continue
             sure = stay_gathered(model, file)

@@ -292,3 +292,32 @@ SAVES = "torch.save(model.state_dict(), 'last.pt')"
 def test_an_optimizer_steps_after_an_evaluation(between: str, after: str, expected: list[str]) -> None:
     assert loop(STEPPED.format(between=between, after=after), "FSDP(Headed())") == expected
     assert loop(STEPPED.format(between=between, after=after), "FSDP(Headed())", "shim") == []
+
+
+KEPT = """
+class EMA:
+    def store(self, parameters):
+        self.kept = [p.detach().clone() for p in parameters]
+
+    def restore(self, parameters):
+        for old, p in zip(self.kept, parameters):
+            p.data.copy_(old.data)
+
+def train(net, batches):
+    model = FSDP(net)
+    ema = EMA()
+    for batch in batches:
+        model(batch).sum().backward()
+        ema.store(model.parameters())
+        {between}
+        ema.restore(model.parameters())
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [("with torch.no_grad(): model(batch)", ["manual"]), ("print(batch)", []), ("model(batch).sum().backward()", [])],
+)
+def test_parameters_that_a_function_gets_and_changes(between: str, said: list[str]) -> None:
+    every = findings(HEAD + KEPT.format(between=between))
+    assert [one.level.value for one in every if one.rule == "FSDP239"] == said
