@@ -45,10 +45,11 @@ def _had_prefix(named: Named, file: File) -> Certainty:
 
     While full parameters are gathered the wrapper itself takes it off. The module in it has none of its own in front.
     """
-    whole = _whole(named.model, file)
-    if whole is named.model or whole is None:
+    model, file = named.origin or (None, file)
+    whole = _whole(model, file)
+    if whole is model or whole is None:
         return Certainty.NO if named.is_gathered else named.held
-    held = sharded_names(whole, file)
+    held = named.held if named.model is None else sharded_names(whole, file)
     return held if has_units(wraps_of(whole, file), sources_of(file)) else Certainty.NO
 
 

@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
+from fsdp_rules.file.other_files import other_file
 from fsdp_rules.model.flowing import value_of
 from fsdp_rules.model.sharded import sharded_names
 from fsdp_rules.model.summoned import is_summoned
@@ -21,7 +22,7 @@ class Named(NamedTuple):
 
     ``call`` is what gave it, None in another file.
     ``is_gathered``: while full parameters were gathered, which takes the prefixes of the wrapper itself off.
-    ``is_compared``: as :class:`NameSource` has it.
+    ``is_compared``: as :class:`NameSource` has it. ``origin``: the model in the file that takes names of it.
     """
 
     model: cst.BaseExpression | None
@@ -29,6 +30,7 @@ class Named(NamedTuple):
     is_gathered: bool
     is_compared: bool = True
     call: cst.Call | None = None
+    origin: tuple[cst.BaseExpression, File] | None = None
 
 
 def prefixed(node: cst.BaseExpression, file: File) -> Named | None:
@@ -62,10 +64,14 @@ def _named(
 ) -> Iterator[Named]:
     sources = known.get(file.path, {}).get(file.span(node), ()) if file.layout.has(node) else ()
     for source in sources:
-        call = _calls(file.module, file).get(source.position) if source.path == file.path else None
-        model = call.func.value if call is not None and isinstance(call.func, cst.Attribute) else None
-        is_gathered = source.is_gathered or (call is not None and is_summoned(call, file))
-        yield Named(model, _held(model, source.is_sharded, file), is_gathered, source.is_compared, call)
+        home = file if source.path == file.path else other_file(source.path, file)
+        call = _calls(home.module, home).get(source.position) if home is not None else None
+        taken = call.func.value if call is not None and isinstance(call.func, cst.Attribute) else None
+        origin = (taken, home) if taken is not None and home is not None else None
+        own = call if home is file else None
+        model = taken if home is file else None
+        is_gathered = source.is_gathered or (own is not None and is_summoned(own, file))
+        yield Named(model, _held(model, source.is_sharded, file), is_gathered, source.is_compared, own, origin)
 
 
 def _held(model: cst.BaseExpression | None, is_sharded: bool, file: File) -> Certainty:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsdp_rules.settings import Settings
-from tests.rules.helpers import findings
+from tests.rules.helpers import findings, rewrite_tree
 
 HEAD = """
 import json
@@ -81,3 +81,42 @@ def test_names_that_are_read_from_a_dictionary_are_those_of_where_it_was_made() 
     dumped = "    json.dump({'sums': {n: p.sum().item() for n, p in state.items()}}, path)"
     assert saved(WHOLE + made.format(of="model") + dumped) == []
     assert saved(WHOLE + made.format(of="model.module") + dumped) == ["manual prefix"]
+
+
+AVERAGE = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+class Average:
+    def __init__(self, wrapped):
+        with FSDP.summon_full_params(wrapped):
+            self.shadow = {n: p.clone() for n, p in {of}.named_parameters()}
+
+    def state_dict(self):
+        return self.shadow
+"""
+SAVING = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import always_wrap_policy
+from average import Average
+
+def run(net, path):
+    average = Average(FSDP(net, {arguments}))
+    torch.save({"average": average.state_dict()}, path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("of", "arguments", "said"),
+    [
+        ("wrapped.module", "auto_wrap_policy=always_wrap_policy, use_orig_params=True", ["manual"]),
+        ("wrapped", "auto_wrap_policy=always_wrap_policy, use_orig_params=True", []),
+        ("wrapped.module", "use_orig_params=True", []),
+    ],
+)
+def test_names_that_another_file_takes_of_the_module(of: str, arguments: str, said: list[str]) -> None:
+    files = {"average.py": AVERAGE.replace("{of}", of), "run.py": SAVING.replace("{arguments}", arguments)}
+    results = rewrite_tree({path: text.encode() for path, text in files.items()})
+    every = [one for result in results.values() for one in getattr(result, "findings", ())]
+    assert [one.level.value for one in every if one.rule == "FSDP207" and "saved here" in one.message] == said
