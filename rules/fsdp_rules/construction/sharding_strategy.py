@@ -22,12 +22,12 @@ class Strategy(ArgumentRule):
     """sharding_strategy.
 
     `FULL_SHARD` is FSDP2's default (both keep the root gathered after forward). `SHARD_GRAD_OP` is
-    `reshard_after_forward=False`. `HYBRID_SHARD` and `_HYBRID_SHARD_ZERO2` shard inside a node and replicate between
-    nodes: a two-dimensional mesh, nodes first. (With one device per node, FSDP1 replicates without ever reducing
-    gradients between nodes. FSDP2 reduces them, so the losses differ.) `NO_SHARD` is a mesh with a shard dimension of size 1. If the strategy
-    is chosen at run time between values in the file (a dictionary, branches, a conditional expression), each becomes
-    the equivalent arguments of `fully_shard`. A value from other code is passed to `fsdp_compat.shard`, which accepts
-    all five.
+    `reshard_after_forward=False`. `HYBRID_SHARD` and `_HYBRID_SHARD_ZERO2` shard inside a node and replicate
+    between nodes: a two-dimensional mesh, nodes first. (With one device per node, FSDP1 replicates without ever
+    reducing gradients between nodes. FSDP2 reduces them, so the losses differ.) `NO_SHARD` is a mesh with a shard
+    dimension of size 1. If the strategy is chosen at run time between values in the file (a dictionary, branches, a
+    conditional expression), each becomes the equivalent arguments of `fully_shard`. A value from other code is
+    passed to `fsdp_compat.shard`, which accepts all five.
     """
 
     id = "FSDP102"

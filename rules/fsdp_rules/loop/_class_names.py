@@ -12,6 +12,7 @@ from fsdp_rules.file.expressions import calls_plainly, elements, given_to, last_
 from fsdp_rules.file.file import File
 from fsdp_rules.loop._module_counts import SHOWS
 from fsdp_rules.loop._own_class import as_text, is_in_text, is_inner, of_inner, unprefixed
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis
@@ -19,7 +20,6 @@ from fsdp_rules.verdict.finding import Level
 
 #: What the names of sharded modules' classes begin with.
 OWN = re.compile("FSDP|Fully")
-PARTS = frozenset({"modules", "named_modules"})
 #: What is asked of a text, and what gives another text to ask it of.
 ASKS = frozenset(
     {
@@ -61,7 +61,7 @@ def _class_or_name(
         if not (shim and (named or is_in_text(node, file))):
             yield of_inner(node, subject, file)
         return
-    part = found.certainty is Certainty.NO and _is_part(subject, file)
+    part = found.certainty is Certainty.NO and known_as("member", subject, file)
     if found.certainty is Certainty.YES:
         yield from _of_wrapper(node, subject, named, asked, file)
     elif found.certainty is Certainty.MAYBE or part:
@@ -113,22 +113,6 @@ def _is_key(node: cst.BaseExpression, file: File) -> bool:
 def _is_compared(node: cst.BaseExpression, file: File) -> bool:
     parent = file.parent(node)
     return isinstance(parent, cst.Comparison | cst.ComparisonTarget | cst.Attribute)
-
-
-def _is_part(subject: cst.BaseExpression, file: File) -> bool:
-    """Whether ``subject`` runs over the modules of a sharded model, of which some may be units."""
-    if not isinstance(subject, cst.Name):
-        return False
-    loops = [node for node in file.ancestors(subject) if isinstance(node, cst.For)]
-    parts = [node.for_in for node in file.ancestors(subject) if isinstance(node, cst.BaseSimpleComp | cst.DictComp)]
-    places: list[cst.For | cst.CompFor] = [*loops, *parts]
-    for loop in places:
-        names = {name.value for name in file.inside(loop.target, cst.Name)}
-        call = loop.iter
-        if subject.value in names and isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
-            model = call.func.value
-            return call.func.attr.value in PARTS and sharded(model, file).certainty is not Certainty.NO
-    return False
 
 
 def _is_of_others(node: cst.BaseExpression, file: File) -> bool:
