@@ -12,6 +12,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import optimizer_of
 from fsdp_rules.loop._parameter_writes import held_of, is_given, whole_of, writes, zips
+from fsdp_rules.model.between import is_freed
 from fsdp_rules.model.flowing import known_as, outlasts_backwards
 from fsdp_rules.model.guards import Guard, guard_of, is_under_another_wrapper
 from fsdp_rules.model.kept_clearing import kept_clearing
@@ -236,6 +237,6 @@ def may_be_gathered(place: cst.CSTNode, model: cst.BaseExpression, changes: bool
     """Whether a pass before ``place`` may leave parameters of ``model`` gathered, of which a change would be lost."""
     given = model if is_given(model, file) else None
     passes = last_passes(place, file, made_here=held_of(model, file).is_made_here, given=given)
-    if Pass.BACKWARD in passes and outlasts_backwards(model, file):
+    if Pass.BACKWARD in passes and outlasts_backwards(model, file) and not is_freed(model, place, file):
         return True
     return not passes <= {Pass.BACKWARD, Pass.RESHARD} if changes else Pass.FORWARD in passes

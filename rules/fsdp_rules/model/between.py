@@ -86,6 +86,21 @@ def forwards_of(calls: list[cst.Call], file: File) -> list[cst.BaseExpression]:
     return [call.func for call in calls if sharded(call.func, file).certainty is not Certainty.NO]
 
 
+def is_freed(model: cst.BaseExpression, place: cst.CSTNode, file: File) -> bool:
+    """Whether the function around ``place`` surely runs a backward of ``model`` itself after its last forward there."""
+    owner, start, text = file.function(place) or file.module, end_of(file.statement(place), file), file.code(model)
+    events = [event for event in passes_in(owner, file) if end_of(event.call, file) <= start]
+    ran = [event.call for event in events if Pass.FORWARD in event.passes and file.code(event.call.func) == text]
+    if not ran:
+        return False
+    read, around = _read_by_backwards(owner, file), set(file.ancestors(place))
+    later = [event.call for event in events if end_of(event.call, file) > end_of(ran[-1], file)]
+    backwards = [
+        call for call in later if all(one in around for one in file.ancestors(call) if isinstance(one, cst.If))
+    ]
+    return any(ran[-1] in read.get(call, ()) or ran[-1] in file.inside(call, cst.Call) for call in backwards)
+
+
 @once
 def _read_by_backwards(owner: cst.CSTNode, file: File) -> dict[cst.Call, frozenset[cst.CSTNode]]:
     """For each backward in a function the forwards that gave what it reads; ``owner`` stands for those of callers."""

@@ -506,6 +506,22 @@ def test_the_backward_of_another_model_reshards_nothing(made: str, reshards: boo
     assert b"in judge.modules()" not in result.source
 
 
+@pytest.mark.parametrize(
+    ("after", "reshards"),
+    [
+        ("loss = judge(maker(batch)).mean()\n        loss.backward()", False),
+        ("maker(batch).sum().backward()", False),
+        ("if batch.any():\n            maker(batch).sum().backward()", True),
+        ("judge(batch).sum().backward()", True),
+    ],
+)
+def test_a_backward_of_its_own_reshards_it(after: str, reshards: bool) -> None:
+    source = TWO.format(made="with torch.no_grad(): made = maker(batch)")
+    result = rewrite(source.replace("        for mine", f"        {after}\n        for mine"))
+    assert isinstance(result, Changed)
+    assert (b"in maker.modules()" in result.source) is reshards
+
+
 def test_the_backward_of_the_only_model_reshards_it() -> None:
     source = (
         TWO.format(made="with torch.no_grad(): made = judge(batch)")
