@@ -82,10 +82,10 @@ def by_name(file: File) -> list[Edit]:
     if may_give("device_mesh", file):
         signature = "name, device_type, mesh=None"
         on_given = """
-    if mesh is not None:
-        if name == "NO_SHARD":
-            raise ValueError("NO_SHARD on a given mesh")
-        return {**kwargs, "mesh": mesh}"""
+    if mesh is not None and name != "NO_SHARD":
+        return {**kwargs, "mesh": mesh}
+    if mesh is not None and mesh.size() != world:
+        raise ValueError("NO_SHARD on a mesh of some ranks")"""
     else:
         signature, on_given = "name, device_type", ""
     return defined(
