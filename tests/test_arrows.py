@@ -86,7 +86,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "values": {"fsdp1", "ir", "project"},
         "file": {"fsdp1", "project", "settings"},
         "verdict": {"file", "project"},
-        "configuration": {"frameworks", "fsdp1", "verdict"},
+        "configuration": {"frameworks", "verdict"},
         "model": {"file", "fsdp1", "project", "verdict"},
         "construction": {"file", "fsdp1", "model", "project", "settings", "verdict"},
         "loop": {"file", "fsdp1", "model", "project", "verdict"},
