@@ -86,3 +86,17 @@ def test_a_program_without_torch_is_an_error(project: Path, capfd: pytest.Captur
     assert main(["trace", "--", PYTHON, "train.py"]) == 2
     assert "ran no code below" in capfd.readouterr().err
     assert not (project / "trace.json").exists()
+
+
+def test_an_empty_module_is_not_taken_for_another(project: Path, traced: Run) -> None:
+    for name in ("own", "site-packages/later", "site-packages/latest"):
+        (project / name).mkdir(parents=True)
+        (project / name / "__init__.py").write_text("")
+    program = TRAIN.replace("from torch import nn\n", "from torch import nn\nimport sys, own\n", 1)
+    program = program.replace(
+        "    clear(nn.Linear(2, 2))\n", "    sys.path.append('site-packages')\n    import later, latest\n"
+    )
+    (project / "train.py").write_text(program)
+    code, trace = traced("--steps", "9")
+    assert (code, trace.ended, trace.steps, trace.notes) == (0, {0: "over", 1: "over"}, 3, ())
+    assert not any("site-packages" in path for path in trace.files)

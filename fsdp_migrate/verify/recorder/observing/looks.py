@@ -129,7 +129,7 @@ class _Trace:
     def __init__(self, looks: Looks) -> None:
         self._looks = looks
         #: Calls of each code since the last step.
-        self._calls: dict[CodeType, int] = {}
+        self._calls: dict[tuple[str, CodeType], int] = {}
         self._is_on = False
 
     def start(self) -> str:
@@ -158,7 +158,8 @@ class _Trace:
         code = frame.f_code
         if not self._is_on or self._looks.lines(code) is None:
             return None
-        calls = self._calls[code] = self._calls.get(code, 0) + 1
+        key = code.co_filename, code
+        calls = self._calls[key] = self._calls.get(key, 0) + 1
         # A generator is called each time that it goes on.
         return self._local(code) if calls <= LOOKS * 4 else None
 

@@ -45,7 +45,8 @@ class Places:
         self._root = os.path.realpath(root)
         self._own = str(Path(__file__).resolve().parents[1])
         self._names: dict[str, Source | None] = {}
-        self._codes: dict[CodeType, dict[int, Line] | None] = {}
+        # Code objects of several files are equal if their text is, as those of all empty modules are.
+        self._codes: dict[tuple[str, CodeType], dict[int, Line] | None] = {}
         self._positions: dict[tuple[CodeType, int], Position] = {}
 
     @property
@@ -61,17 +62,18 @@ class Places:
 
     def lines(self, code: CodeType) -> dict[int, Line] | None:
         """The lines of ``code``, filled as they begin; None for code of a library."""
-        if code not in self._codes:
-            self._codes[code] = None if self.source(code.co_filename) is None else {}
-        return self._codes[code]
+        key = code.co_filename, code
+        if key not in self._codes:
+            self._codes[key] = None if self.source(code.co_filename) is None else {}
+        return self._codes[key]
 
     def line(self, code: CodeType, lines: dict[int, Line], number: int, looks: int) -> Line:
         """The line ``number`` of ``code``, which begins for the first time; it may be looked at so often."""
         source = self.source(code.co_filename)
-        assert source is not None
-        known = source.chains.get((code.co_name, code.co_firstlineno), {})
+        known = source.chains.get((code.co_name, code.co_firstlineno), {}) if source is not None else {}
         line = lines[number] = Line(known.get(number, []), left=looks)
-        source.lines.setdefault(number, []).append(line)
+        if source is not None:
+            source.lines.setdefault(number, []).append(line)
         return line
 
     def renew(self, looks: int) -> None:
