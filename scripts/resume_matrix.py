@@ -104,7 +104,7 @@ def page(data: Mapping[str, Any]) -> str:
         f"Run on {data['date']} with torch {release}, on two or four CPU processes over gloo. Every pair of values of",
         "two factors occurs in at least one program, if FSDP1 can save that combination. `--whole` trains every",
         "combination of form, `use_orig_params`, optimizer and way of loading, with the other factors drawn;",
-        "`make test-all` trains each tenth of these.",
+        "`make test-all` trains each twentieth of these.",
         "",
         "| saved by FSDP1 as | " + " | ".join(WAYS) + " |",
         "|---|" + "---|" * len(WAYS),
