@@ -28,15 +28,10 @@ from fsdp_rules.ir.operations import (
 from fsdp_rules.project.value_facts import ALIKE
 from fsdp_rules.values.abstract import Kind
 from fsdp_rules.values.interpreter import Interpreter
-from fsdp_rules.values.tensor_reads import TensorReads
+from fsdp_rules.values.tensor_reads import PASSING, TensorReads
 
 #: Functions that count what they are given, or ask what it is.
 _COUNTS = frozenset({"builtins.len", "builtins.isinstance", "builtins.type"})
-#: Those that give their argument, or a container with its elements.
-_PASSING = frozenset(
-    f"builtins.{name}"
-    for name in ("dict", "enumerate", "filter", "iter", "list", "next", "reversed", "set", "tuple", "zip")
-)
 _GIVES = frozenset({"parameters", "named_parameters"})
 #: What stands beside a parameter in what it is given with.
 _NAMES = frozenset({Kind.NAME, Kind.TEXT, Kind.CONSTANT, Kind.NONE})
@@ -67,16 +62,7 @@ class AlikeReads:
     def given(self, body: Body) -> set[int]:
         """The values of ``body`` that a module's ``parameters()`` gives, or that hand these on."""
         methods = {one.to for one in body.operations if isinstance(one, GetAttribute) and one.name in _GIVES}
-        found: set[int] = set()
-        for one in body.operations if methods else ():
-            match one:
-                case Call(to=to, of=of) if of in methods:
-                    found.add(to)
-                case Call(to=to) if not found.isdisjoint(one.args) and self._is_outer(body, one, _PASSING):
-                    found.add(to)
-                case Copy(to=to, of=of) if of in found:
-                    found.add(to)
-        return found
+        return self._reads.given_by(body, frozenset(methods))
 
     def is_alike(self, body: Body, value: int) -> bool:
         """Whether all that is done with ``value`` is the same of gathered and sharded parameters."""
@@ -116,9 +102,9 @@ class AlikeReads:
 
     def _given_by(self, body: Body, value: int, call: Call) -> list[_Value] | None:
         """The values by which ``call`` hands ``value`` on, as :meth:`_followed`."""
-        if self._is_outer(body, call, _COUNTS):
+        if self._reads.is_outer(body, call.of, _COUNTS):
             return []
-        if self._is_outer(body, call, _PASSING):
+        if self._reads.is_outer(body, call.of, PASSING):
             return [(body, call.to)]
         runs = self._reads.runs(body, call)
         known = all(one.kind in (Kind.FUNCTION, Kind.BOUND) for one in self._reads.callees(body, call))
@@ -126,11 +112,6 @@ class AlikeReads:
             return None
         got = [entry for one, parameters in self._reads.arguments(body, call) if one == value for entry in parameters]
         return got if len(got) >= len(runs) else None
-
-    def _is_outer(self, body: Body, call: Call, names: frozenset[str]) -> bool:
-        """Whether ``call`` surely is of one of the functions ``names``."""
-        held = self._reads.held(body, call.of)
-        return bool(held) and all(one.kind is Kind.EXTERN and one.data in names for one in held)
 
     def _uses(self, body: Body) -> dict[int, list[Operation]]:
         """For each value the operations that read it."""

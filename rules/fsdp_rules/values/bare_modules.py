@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
-from fsdp_rules.ir.operations import At, Body, Call, Copy, Element, GetAttribute, GetItem, Narrowed
+from fsdp_rules.ir.operations import At, Body, Copy, Element, GetAttribute, GetItem, Narrowed
 from fsdp_rules.values.abstract import Kind
 from fsdp_rules.values.interpreter import Interpreter
 from fsdp_rules.values.module_members import INNER
@@ -14,7 +14,6 @@ from fsdp_rules.values.tensor_reads import TensorReads
 _MODULES = frozenset({Kind.MODEL, Kind.PART})
 #: Methods that give all modules, a wrapper and then what it holds.
 _GIVES = frozenset({"modules", "named_modules"})
-_PASSING = frozenset(f"builtins.{name}" for name in ("enumerate", "iter", "list", "reversed", "set", "tuple"))
 
 
 def bare_modules(machine: Interpreter) -> tuple[dict[str, set[At]], dict[str, set[At]]]:
@@ -38,20 +37,13 @@ def _members(body: Body, reads: TensorReads) -> set[int]:
         for one in body.operations
         if isinstance(one, GetAttribute) and one.name in _GIVES and _has_module(body, one.of, reads)
     }
-    several, found = set[int](), set[int]()
-    for one in body.operations if methods else ():
+    several, found = reads.given_by(body, frozenset(methods)), set[int]()
+    for one in body.operations if several else ():
         match one:
-            case Call(to=to, of=of, args=args):
-                outer = reads.held(body, of)
-                passes = bool(outer) and all(each.kind is Kind.EXTERN and each.data in _PASSING for each in outer)
-                if of in methods or (passes and not several.isdisjoint(args)):
-                    several.add(to)
             case Element(to=to, of=of) if of in several:
                 found.add(to)
             case GetItem(to=to, of=of) | Copy(to=to, of=of) if of in found:
                 found.add(to)
-            case Copy(to=to, of=of) if of in several:
-                several.add(to)
     return found
 
 

@@ -23,6 +23,11 @@ NO_GRADIENT = frozenset(
     | {"torch.empty_like", "torch.rand_like", "torch.randn_like", "torch.argmax", "builtins.len", "builtins.isinstance"}
     | {"builtins.type", "builtins.print", "builtins.bool", "builtins.hasattr", "builtins.callable"}
 )
+#: Functions that give what they are given, or a container with its elements.
+PASSING = frozenset(
+    f"builtins.{name}"
+    for name in ("dict", "enumerate", "filter", "iter", "list", "next", "reversed", "set", "tuple", "zip")
+)
 #: Functions that give a container with the elements of another.
 _COPIES = frozenset({"builtins.tuple", "builtins.list"})
 #: Methods that put their arguments into a container.
@@ -69,6 +74,24 @@ class TensorReads:
                 ):
                     for value, times in self.given(body, one).items():
                         found[value].append((place, times))
+        return found
+
+    def is_outer(self, body: Body, value: int, names: frozenset[str]) -> bool:
+        """Whether a value surely is one of the functions outside of the tree called ``names``."""
+        held = self.held(body, value)
+        return bool(held) and all(one.kind is Kind.EXTERN and one.data in names for one in held)
+
+    def given_by(self, body: Body, methods: frozenset[int]) -> set[int]:
+        """The values that calls of ``methods`` give, and those that hand these on."""
+        found: set[int] = set()
+        for one in body.operations if methods else ():
+            match one:
+                case Call(to=to, of=of) if of in methods:
+                    found.add(to)
+                case Call(to=to, of=of) if not found.isdisjoint(one.args) and self.is_outer(body, of, PASSING):
+                    found.add(to)
+                case Copy(to=to, of=of) if of in found:
+                    found.add(to)
         return found
 
     def _has_no_gradient(self, body: Body, call: Call) -> bool:
