@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.ancestors import tests_above, tests_around
-from fsdp_rules.file.expressions import brief, calls_plainly, last_name
+from fsdp_rules.file.expressions import brief
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import own_optimizer
 from fsdp_rules.loop._reductions import is_only_reported
 from fsdp_rules.loop._update_numbers import is_only_kept
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.parameters import sharded_parameter, sharded_parameters
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.model.summoned import is_summoned
@@ -141,10 +142,9 @@ def _counted(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:
 
 def _counts_flat(call: cst.Call, file: File) -> bool:
     """Whether ``call`` says how many parameters a model has of which FSDP1 surely shows flat ones."""
-    given = call.args[0].value if calls_plainly(call, ("len", "sum"), 1) else None
-    if last_name(call.func) == "sum":
-        given = given if isinstance(given, cst.GeneratorExp) and isinstance(given.elt, cst.Integer) else None
-    model = model_of_parameters(given, file) if given is not None else None
+    if not known_as("counted", call, file):
+        return False
+    model = model_of_parameters(call.args[0].value, file)
     if model is None or sharded(model, file).certainty is Certainty.NO:
         return False
     is_flat = wrap_given(model, file).keeps_originals() is Certainty.NO

@@ -34,6 +34,7 @@ Trait = Literal[
     "early",  # It is in a method that also runs before its model is wrapped, by the ``__init__`` that calls both.
     "joined",  # It is a model, and in other runs an object that surely is no module.
     "alike",  # It gives a model's parameters, of which only what is the same of gathered and sharded ones is read.
+    "counted",  # It says how many parameters a model has.
     "bare",  # It is a module of a model, surely none of FSDP1's wrappers, and perhaps what one of these holds.
     "member",  # It runs over all modules of a model, of which FSDP1's wrappers and what these hold are two.
     "own",  # It is called, and surely a function of the tree.

@@ -38,16 +38,19 @@ _NAMES = frozenset({Kind.NAME, Kind.TEXT, Kind.CONSTANT, Kind.NONE})
 _Value = tuple[Body, int]
 
 
-def alike_reads(machine: Interpreter) -> dict[str, set[At]]:
-    """By files, the places of expressions that give parameters, and of which nothing else is read."""
+def alike_reads(machine: Interpreter) -> tuple[dict[str, set[At]], dict[str, set[At]]]:
+    """By files, the places of expressions that give parameters of which nothing else is read, and of counts of some."""
     found: dict[str, set[At]] = defaultdict(set)
+    counted: dict[str, set[At]] = defaultdict(set)
     reads = AlikeReads(TensorReads(machine))
     for body in reads.bodies:
         given = reads.given(body)
         alike = {value for value in given if reads.is_alike(body, value)} if given else ()
         if alike:
             found[body.path].update(at for at, value in body.uses if value in alike)
-    return found
+        if counts := reads.counts(body, given):
+            counted[body.path].update(at for at, value in body.uses if value in counts)
+    return found, counted
 
 
 class AlikeReads:
@@ -63,6 +66,25 @@ class AlikeReads:
         """The values of ``body`` that a module's ``parameters()`` gives, or that hand these on."""
         methods = {one.to for one in body.operations if isinstance(one, GetAttribute) and one.name in _GIVES}
         return self._reads.given_by(body, frozenset(methods))
+
+    def counts(self, body: Body, given: set[int]) -> set[int]:
+        """The values of ``body`` that say how many parameters are ``given``: a length, or a sum of a number each."""
+        ones = {one.to for one in body.operations if isinstance(one, Constant)}
+        loops = [span for span in body.loops if any(_is_element(body.operations[at], given) for at in range(*span[:2]))]
+        several = {
+            one.of
+            for place, one in enumerate(body.operations)
+            if isinstance(one, SetItem) and one.value in ones and any(place in span for span in loops)
+        }
+        asked = ((given, frozenset({"builtins.len"})), (several, frozenset({"builtins.sum"})))
+        return {
+            one.to
+            for one in body.operations
+            if isinstance(one, Call)
+            and any(
+                not of.isdisjoint(one.args) and self._reads.is_outer(body, one.of, functions) for of, functions in asked
+            )
+        }
 
     def is_alike(self, body: Body, value: int) -> bool:
         """Whether all that is done with ``value`` is the same of gathered and sharded parameters."""
@@ -141,3 +163,7 @@ def _read_by(one: Operation) -> Iterator[int]:
 
 def _inside(body: Body) -> Iterator[Body]:
     return (one.body for one in body.operations if isinstance(one, Define))
+
+
+def _is_element(one: Operation, given: set[int]) -> bool:
+    return isinstance(one, Element) and one.of in given

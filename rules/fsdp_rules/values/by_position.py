@@ -187,11 +187,12 @@ def facts_of(
 def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]]]:
     """The places that each way through the tree finds."""
     (read_again, loaded_again), filled = counted_states(machine), filled_states(machine)
-    bare, members = bare_modules(machine)
+    (alike, counted), (bare, members) = alike_reads(machine), bare_modules(machine)
     runs_modules, enters_modules = unit_methods(machine, lambda one: is_no_module(one, machine, gives))
     return {
         "kept_part": kept_parts(machine),
-        "alike": alike_reads(machine),
+        "alike": alike,
+        "counted": counted,
         "bare": bare,
         "member": members,
         "writes": writing_calls(machine),

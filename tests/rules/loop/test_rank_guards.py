@@ -115,3 +115,22 @@ main(None)
 )
 def test_counts_that_an_optimizer_keeps(body: str, said: list[str]) -> None:
     assert levels(OPTIMIZER.format(body=body)) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        ("print(len(list(model.parameters())))", ["review"]),
+        ("params = list(model.parameters())\n    log = {'tensors': len(params)}", ["manual"]),
+        ("assert sum(1 for p in model.parameters() if p.requires_grad) == 3", ["manual"]),
+        ("print(len(batches), sum(p.mean() for p in model.parameters()))", []),
+    ],
+)
+@pytest.mark.parametrize("originals", [False, True])
+def test_counts_of_flat_parameters(count: str, said: list[str], originals: bool) -> None:
+    source = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\ndef run(net, batches):\n"
+        f"    model = FSDP(net, use_orig_params={originals})\n    {count}\n"
+    )
+    every = [one for one in findings(source) if "counts all parameters" in one.message]
+    assert [one.level.value for one in every] == ([] if originals else said)
