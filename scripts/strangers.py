@@ -57,6 +57,7 @@ HALVES = (
     "hoar",
     "rind",
     "gale",
+    "squall",
 )
 
 
