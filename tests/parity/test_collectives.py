@@ -215,6 +215,28 @@ def test_nothing_is_gathered_twice_between_a_forward_and_its_backward(
     check_same(pool, tmp_path, files_with(wrap, step))
 
 
+@pytest.mark.parametrize("kind", ["NO_REENTRANT", "REENTRANT"])
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP"])
+def test_recomputation_in_a_sharded_model_gathers_nothing_again(
+    pool: Pool, tmp_path: Path, strategy: str, kind: str
+) -> None:
+    wrap = f"""from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as checkpoints
+
+model = FSDP(Net(), sharding_strategy=ShardingStrategy.{strategy}, use_orig_params=True, {OPTIONS})
+checkpoints.apply_activation_checkpointing(
+    model,
+    checkpoint_wrapper_fn=functools.partial(
+        checkpoints.checkpoint_wrapper, checkpoint_impl=checkpoints.CheckpointImpl.{kind}
+    ),
+    check_fn=lambda module: isinstance(module, Block),
+)"""
+    step = """
+loss = model(data().requires_grad_()).square().mean()
+loss.backward()
+"""
+    check_same(pool, tmp_path, files_with(wrap, step))
+
+
 def sampled() -> list[Program]:
     """Programs of the matrix that accumulate: one of each strategy and way of accumulating that needs no helper."""
     found: dict[tuple[str, str], Program] = {}

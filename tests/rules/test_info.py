@@ -100,11 +100,6 @@ DIFFERENT = {
         "    optimizer = torch.optim.SGD(model.parameters(), 1)\n"
         "    torch.save(optimizer.state_dict(), 'a.pt')\n",
     ),
-    "a model that is checkpointed once it is sharded": (
-        "FSDP118",
-        "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing\n\n"
-        "def build(net):\n    model = FSDP(net)\n    apply_activation_checkpointing(model)\n    return model\n",
-    ),
 }
 
 

@@ -103,7 +103,7 @@ def build(model):
             yield Diagnosis(value, Level.REVIEW, said, "compare the units with fsdp-migrate preflight --compare")
         else:
             plan.helper.append(f"auto_wrap_policy={brief(file.code(value))} is applied at run time")
-            yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")
+            yield Diagnosis(value, Level.SAFE, "fsdp_compat.shard runs the policy module by module, as FSDP1 wraps")
 
     def _give_each(
         self, value: cst.BaseExpression, function: cst.BaseExpression, plan: ShardPlan, file: File
@@ -118,7 +118,7 @@ def build(model):
         if not isinstance(said, Contract):
             plan.helper.append(said)
             message = "fsdp_compat.shard runs the policy module by module, with FSDP1's arguments of each"
-            return Diagnosis(value, Level.REVIEW, message)
+            return Diagnosis(value, Level.SAFE, message)
         plan.consume_value(value, file)
         if slot is not None:
             plan.take_slot(function, slot)

@@ -168,10 +168,10 @@ def build(model):
                     claims=(call.func,),
                 )
                 return
-            helped, assumed = len(plan.helper), len(plan.assumptions)
+            assumed = len(plan.assumptions)
             for verdict in rule.plan(value, plan, file):
                 verdicts.append(_owned(verdict, rule))
-                about_helper = len(plan.helper) > helped and verdict.level is Level.REVIEW
+                about_helper = verdict.message.startswith("fsdp_compat.")
                 passed.append(verdicts[-1] if about_helper else _passed(verdicts[-1], name, plan.assumptions[assumed:]))
         if "meta" in file.project.flags and not plan.on_meta and not is_loaded(call, file):
             plan.assumptions.insert(given, NOT_ON_META)
@@ -289,9 +289,9 @@ def _owned(verdict: Diagnosis, rule: Rule) -> Diagnosis:
 
 def _passed(verdict: Diagnosis, name: str, assumptions: list[str]) -> Diagnosis:
     """The verdict about an argument that ``fsdp_compat.shard`` reads at run time: nothing was written for it here."""
-    assumed = [text for text in assumptions if text.startswith("assumes ")]
+    assumed = [text for text in assumptions if text in (CPU_BACKEND, ONE_BACKWARD)]
     message = sentence(f"{name} is passed to fsdp_compat.shard", *assumed)
-    level = Level.REVIEW if assumed and verdict.level is Level.SAFE else verdict.level
+    level = verdict.level if verdict.level is Level.INFO else Level.REVIEW if assumed else Level.SAFE
     return replace(verdict, level=level, message=message, advice="", edits=())
 
 

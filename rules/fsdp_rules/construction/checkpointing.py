@@ -1,4 +1,4 @@
-"""Rule for activation checkpointing: its order, and an argument that torch took away."""
+"""Rule for activation checkpointing: an argument that torch removed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from fsdp_rules.file.expressions import is_partial, literal_bool
 from fsdp_rules.file.file import File
 from fsdp_rules.file.tree import Code
 from fsdp_rules.fsdp1.names import CHECKPOINT_WRAPPER
-from fsdp_rules.model.sharded import sharded
-from fsdp_rules.project.project import Certainty
 from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 WRAPPER = f"{CHECKPOINT_WRAPPER}.checkpoint_wrapper"
 OFFLOAD = f"{CHECKPOINT_WRAPPER}.offload_wrapper"
-APPLY = f"{CHECKPOINT_WRAPPER}.apply_activation_checkpointing"
 
 
 class ActivationCheckpointing(Rule):
     """apply_activation_checkpointing() and checkpoint_wrapper().
 
-    Checkpointing after wrapping runs under FSDP2 with the same numbers, so it is kept. The units are then inside the
-    checkpoints, and recomputation gathers them again. Apply checkpointing first to avoid that. torch removed the
-    argument `offload_to_cpu` from `checkpoint_wrapper` and passes it to the module's forward, which fails.
+    Both are unchanged, before and after wrapping: the numbers are the same, and so are the gathers of a step, since the
+    backward of a unit gathers it before its recomputation. torch removed the argument `offload_to_cpu` from
+    `checkpoint_wrapper` and passes it to the module's forward, which fails.
     """
 
     id = "FSDP118"
@@ -67,16 +64,8 @@ def build(model, check):
         """Look at calls of torch's checkpoint wrappers in a project that uses FSDP1."""
         if "fsdp1" not in file.project.flags or not node.args:
             return
-        full = file.resolved(node.func)
-        if full == APPLY and sharded(node.args[0].value, file).certainty is not Certainty.NO:
-            yield Diagnosis(
-                node,
-                Level.REVIEW,
-                "checkpointing is applied to a sharded model: same numbers, but recomputation gathers each unit again",
-                "apply checkpointing before the model is sharded",
-            )
         is_bound = is_partial(node, file) and file.resolved(node.args[0].value) == WRAPPER
-        if full == WRAPPER or is_bound:
+        if is_bound or file.resolved(node.func) == WRAPPER:
             yield from self._offload(node, is_bound, file)
 
     def _offload(self, call: cst.Call, is_bound: bool, file: File) -> Iterator[Diagnosis]:

@@ -67,8 +67,7 @@ def build(model):
             plan.helper.append("fully_shard has ignored_params since torch 2.7")
         if plan.ignores_modules:
             plan.assumptions.append("assumes buffers of ignored modules may move to the model's device")
-        advice = "check that every rank saves and loads these parameters, which are not sharded"
-        yield Diagnosis(value, Level.REVIEW, "these parameters become ignored_params of fully_shard", advice)
+        yield Diagnosis(value, Level.SAFE, "these parameters become ignored_params of fully_shard")
 
     def _are_parameters(self, value: cst.BaseExpression, file: File) -> bool:
         """Whether ``value`` comes of the ``parameters()`` of a module, all or some of them."""

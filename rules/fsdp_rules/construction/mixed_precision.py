@@ -104,7 +104,7 @@ def build(model):
         if found.unknown or len(every) != len(made) or reason is not None:
             plan.helper.append(reason or f"mixed_precision={brief(file.code(value))} is only known at run time")
             yield Diagnosis(
-                value, Level.REVIEW, "fsdp_compat.shard applies the MixedPrecision at run time with FSDP1's cast rules"
+                value, Level.SAFE, "fsdp_compat.shard applies the MixedPrecision at run time with FSDP1's cast rules"
             )
             return
         for fields in every:

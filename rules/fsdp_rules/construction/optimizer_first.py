@@ -15,7 +15,7 @@ from fsdp_rules.construction._plan.early_optimizers import (
     wraps,
 )
 from fsdp_rules.construction.call import is_left
-from fsdp_rules.file.expressions import is_none
+from fsdp_rules.file.expressions import is_none, names_in
 from fsdp_rules.file.file import File, dotted
 from fsdp_rules.model.flowing import built_early
 from fsdp_rules.model.run_evidence import is_seen_late
@@ -145,10 +145,9 @@ def build(model):
     def _moved(self, early: EarlyOptimizer, file: File) -> Diagnosis:
         return Diagnosis(
             early.built,
-            Level.REVIEW,
+            Level.REVIEW if early.note or _passes_its_parts(early, file) else Level.SAFE,
             f"{early.name} is moved after the sharding of {early.model}, because FSDP2 makes new "
             f"parameters{early.note}",
-            "check that nothing between the two lines uses the optimizer",
             edits=(remove(early.built), InsertAfter(early.anchor, lambda code: code(early.built))),
         )
 
@@ -164,6 +163,14 @@ def build(model):
             f"if possible, build {name} after the model is sharded",
             edits=(InsertAfter(early.anchor, lambda code: f"{relink}({name}, {model})"),),
         )
+
+
+def _passes_its_parts(early: EarlyOptimizer, file: File) -> bool:
+    """Whether the statement of the optimizer is moved past one that names something that the optimizer is given."""
+    between = file.block(early.built)[(file.layout.number(early.built) or 0) + 1 : file.layout.number(early.anchor)]
+    given = early.built.value.args if isinstance(early.built.value, cst.Call) else ()
+    read = {entry.value for argument in given for entry in names_in(argument.value)}
+    return any(entry.value in read for statement in between for entry in names_in(statement))
 
 
 def _collected_by_hand(groups: EarlyGroups) -> Diagnosis:

@@ -74,7 +74,7 @@ def build(model):
             return
         if reason:
             plan.helper.append(reason)
-            yield Diagnosis(value, Level.REVIEW, "fsdp_compat.shard resolves the strategy at run time")
+            yield Diagnosis(value, Level.SAFE, "fsdp_compat.shard resolves the strategy at run time")
             return
         kinds = choices.names
         if plan.mesh in ("group", "groups") and not HYBRID.isdisjoint(kinds) and len(kinds) > 1:

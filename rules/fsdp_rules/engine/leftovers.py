@@ -28,12 +28,15 @@ REACH = 3
 VALUES = (CONFIG_NAMES | POLICY_NAMES) - {"enable_wrap", "wrap"}
 SPELLED = re.compile("|".join(sorted(VALUES)))
 STRATEGY = "ShardingStrategy"
+#: What may be given one of them in the output, other than ``fsdp_compat.shard``.
+WRITTEN = re.compile(r"\bfully_shard\b")
 #: A policy stays a function, which a rewritten wrap asks, and a kind of state is judged where the state is.
 HARMLESS = (CONFIG_NAMES | POLICY_NAMES) - {"BackwardPrefetch", "CPUOffload", "MixedPrecision", STRATEGY}
 STAYS = "this file still has FSDP1 values, assumes no rewritten call gets one at run time"
 REMOVE = "keep the ones that a wrap in another file uses; remove the others and the code that reads them"
 READ = "this file still has FSDP1 values, which also work under FSDP2"
 TAKEN = "this file still has FSDP1 values, assumes only fsdp_compat.shard, which accepts them, gets one"
+ACCEPTED = "this file still has FSDP1 values, which fsdp_compat.shard accepts"
 KEEP = "keep the ones that fsdp_compat.shard uses; remove the others and the code that reads them"
 
 
@@ -81,11 +84,17 @@ def staying(file: File, diagnoses: Sequence[Diagnosis], output: str) -> Iterator
         takes = "fsdp_compat.shard" in output
         judged = HARMLESS if takes or not _gets_strategies(file) else HARMLESS | {STRATEGY}
         # What no wrap of the tree is given may go to a framework's strategy.
-        if file.project.values.wraps and judged.issuperset(name for _, name in found):
-            yield rule, Diagnosis(first, Level.INFO, f"{names}: {READ}")
+        are_read = bool(file.project.values.wraps) and judged.issuperset(name for _, name in found)
+        if are_read or (takes and _has_all_wraps(file) and not WRITTEN.search(output)):
+            yield rule, Diagnosis(first, Level.INFO, f"{names}: {READ if are_read else ACCEPTED}")
         else:
             text, remedy = (TAKEN, KEEP) if takes else (STAYS, REMOVE)
             yield rule, Diagnosis(first, Level.REVIEW, f"{names}: {text}", remedy)
+
+
+def _has_all_wraps(file: File) -> bool:
+    """Whether the tree wraps in ``file`` alone."""
+    return {path for path, *_ in file.project.values.wraps} == {file.path}
 
 
 def _gets_strategies(file: File) -> bool:
