@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.settings import ProjectSettings
     from fsdp_migrate.tree.torch_release import TorchRelease
-    from fsdp_rules.settings import Settings
+    from fsdp_rules.settings import PlannedUnits, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -114,6 +114,24 @@ BOTH = (
 )
 
 
+def _layout(context: click.Context, option: click.Parameter, value: str) -> str | PlannedUnits:
+    from fsdp_migrate.tune.planned import BadPlan, load
+
+    try:
+        return value if value in ("keep", "expert") else load(Path(value))
+    except BadPlan as error:
+        raise click.BadParameter(str(error)) from error
+
+
+LAYOUT = click.option(
+    "--layout",
+    default="keep",
+    callback=_layout,
+    metavar="keep|expert|FILE",
+    help="The units of FSDP2: those of FSDP1 (default), those an expert would choose, or those of tune --format json.",
+)
+
+
 STDIN_FILENAME = click.option(
     "--stdin-filename",
     metavar="FILE",
@@ -182,6 +200,7 @@ def rule_settings(
     target: Path,
     defaults: ProjectSettings,
     both: str | None = None,
+    layout: str | PlannedUnits = "keep",
 ) -> tuple[Settings, TorchRelease]:
     """What the rules go by, and the torch that they write for.
 
@@ -211,6 +230,8 @@ def rule_settings(
         line_length=line_length(target),
         raises_torch=release.raises,
         both=both or "",
+        layout=layout if isinstance(layout, str) else "keep",
+        planned=None if isinstance(layout, str) else layout,
         **newest_releases(target),
     )
     if ignored:

@@ -15,6 +15,7 @@ import click
 from fsdp_migrate.commands.options import (
     FORMAT,
     JOBS,
+    LAYOUT,
     QUIET,
     STATS,
     STDIN_FILENAME,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.pipeline.outcome import RunResult
     from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.torch_release import TorchRelease
+    from fsdp_rules.settings import PlannedUnits
 
 _INTERRUPTED = 130
 
@@ -40,8 +42,7 @@ _HELP = """Rewrite the FSDP1 code under PATH... to FSDP2, in place.
 
 PATH is a Python file, a Jupyter notebook or a directory. In a git repository, it reads the files that git knows or
 does not ignore; elsewhere, all files that no .gitignore excludes. Name every directory of a project in one call: a
-wrapped
-model is followed from file to file.
+wrapped model is followed from file to file.
 
 Code that cannot be rewritten is never dropped: it is kept, with a TODO above it, and listed.
 
@@ -51,6 +52,7 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
   fsdp-migrate rewrite --from shim .            move it from there to FSDP2
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
   fsdp-migrate rewrite --retire .               drop FSDP1 beside FSDP2
+  fsdp-migrate rewrite --layout expert .        other units than FSDP1's
   fsdp-migrate rewrite --interactive src/       ask about each change
   fsdp-migrate rewrite --report left.html src/  what changed, as a page
   fsdp-migrate rewrite --stdin-filename a.py - < a.py   a text, for editors
@@ -64,8 +66,7 @@ Exit code:
 
 Without PATH, the current directory is rewritten. Defaults for --select, --ignore, --to, --helpers, --torch and --jobs
 can be set in pyproject.toml under [tool.fsdp-migrate], where you can also set exclude, extend-exclude, include and
-per-file-ignores.
-A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
+per-file-ignores. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 """
 
 
@@ -84,6 +85,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     help="What the code uses now: FSDP1, or fsdp_compat.",
 )
 @rule_options
+@LAYOUT
 @FORMAT
 @click.option(
     "--report",
@@ -112,6 +114,7 @@ def rewrite(
     helpers: str | None,
     torch: TorchRelease | None,
     both: str | None,
+    layout: str | PlannedUnits,
     form: str,
     report: tuple[str, ...],
     trace: Evidence | None,
@@ -150,13 +153,12 @@ def rewrite(
     try:
         defaults = settings.load(Path(paths[0]))
         target = "native" if of == "shim" else to
-        wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults, both)
+        wanted, release = rule_settings(select, ignore, target, helpers, torch, Path(paths[0]), defaults, both, layout)
         if verbosity == "verbose":
             say_settings(wanted, release, defaults)
         request = Request(
             paths, wanted, diff, jobs or defaults.jobs, allow_dirty, release, of, defaults.files, stdin,
-            observe=evidence, keep=keeper(paths, _command()),
-            read_as=None if evidence is None else evidence.written,
+            observe=evidence, keep=keeper(paths, _command()), read_as=None if evidence is None else evidence.written,
         )  # fmt: skip
         if why is not None:
             from fsdp_migrate.commands.explaining import explain

@@ -10,11 +10,42 @@ from fsdp_migrate.tune.sharding_layout import Layout, Unit
 from fsdp_migrate.tune.traced_model import TracedModel
 
 
+@dataclass(frozen=True)
+class Names:
+    """What the statements call the model, the function and variables; ``arguments`` follow a call's own ones."""
+
+    root: str = "model"
+    fully_shard: str = "fully_shard"
+    unit: str = "unit"
+    units: str = "units"
+    place: str = "place"
+    arguments: str = ", **fsdp"
+
+
+#: Fields for ``str.format``, as :class:`fsdp_rules.settings.PlannedUnits` has them.
+FIELDS = Names("{root}", "{fully_shard}", "{unit}", "{units}", "{place}", "{arguments}")
+
+
 def code(model: TracedModel, layout: Layout, device: str) -> str:
     """Statements for a plain ``model``, in place of what shards it now; ``device`` is the type of a mesh's devices."""
+    names = Names()
     return "\n".join(
-        (*_imports(layout), "", *_arguments(layout, device), *_units(model, layout), *_ahead(model, layout))
+        (
+            *(*_imports(layout), "", *_arguments(layout, device)),
+            *_units(model, layout.units, names),
+            *_ahead(model, layout, names),
+        )
     )
+
+
+def units_below(model: TracedModel, layout: Layout) -> tuple[str, ...]:
+    """The statements that shard all but the root, with :data:`FIELDS` for names and shared arguments."""
+    return tuple(_units(model, layout.units[:-1], FIELDS))
+
+
+def ahead(model: TracedModel, layout: Layout) -> tuple[str, ...]:
+    """The statements behind the root's call, in the same form."""
+    return tuple(_ahead(model, layout, FIELDS))
 
 
 def _imports(layout: Layout) -> Iterator[str]:
@@ -50,24 +81,24 @@ class _Numbered:
         return self.container == other.container and repr(self.calls) == repr(other.calls)
 
 
-def _units(model: TracedModel, layout: Layout) -> Iterator[str]:
+def _units(model: TracedModel, units: tuple[Unit, ...], names: Names) -> Iterator[str]:
     waiting: list[_Numbered] = []
-    for each in _numbered(model, layout):
+    for each in _numbered(model, units):
         if waiting and not (isinstance(each, _Numbered) and each.follows(waiting[0])):
-            yield from _loop(model, waiting)
+            yield from _loop(model, waiting, names)
             waiting = []
         if isinstance(each, _Numbered):
             waiting.append(each)
         else:
-            yield _call([expression(model.modules[place].name) for place in each.modules], each.reshard)
+            yield _call([_member(names.root, model.modules[m].name) for m in each.modules], each.reshard, names)
     if waiting:
-        yield from _loop(model, waiting)
+        yield from _loop(model, waiting, names)
 
 
-def _numbered(model: TracedModel, layout: Layout) -> Iterator[_Numbered | Unit]:
+def _numbered(model: TracedModel, units: tuple[Unit, ...]) -> Iterator[_Numbered | Unit]:
     """Units in order, those inside one numbered module together; a unit itself where there is no such module."""
     last: _Numbered | None = None
-    for unit in layout.units:
+    for unit in units:
         names = [model.modules[place].name.split(".") for place in unit.modules]
         common = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))]
         depth = next((n for n in range(len(common), 0, -1) if common[n - 1].isdigit()), 0)
@@ -89,33 +120,29 @@ def _numbered(model: TracedModel, layout: Layout) -> Iterator[_Numbered | Unit]:
         yield last
 
 
-def _call(own: list[str], reshard: bool | int | None) -> str:
-    options = "**fsdp" if reshard is None else f"reshard_after_forward={reshard}, **fsdp"
-    return f"fully_shard({own[0] if len(own) == 1 else '[' + ', '.join(own) + ']'}, {options})"
+def _call(own: list[str], reshard: bool | int | None, names: Names) -> str:
+    options = names.arguments if reshard is None else f", reshard_after_forward={reshard}{names.arguments}"
+    return f"{names.fully_shard}({own[0] if len(own) == 1 else '[' + ', '.join(own) + ']'}{options})"
 
 
-def _loop(model: TracedModel, alike: list[_Numbered]) -> Iterator[str]:
+def _loop(model: TracedModel, alike: list[_Numbered], names: Names) -> Iterator[str]:
     container, calls = alike[0].container, alike[0].calls
     if len(alike) == 1:
-        own = expression(f"{container}.{alike[0].number}".lstrip("."))
-        for names, reshard in calls:
-            yield _call([_member(own, name) for name in names], reshard)
+        own = _member(names.root, f"{container}.{alike[0].number}".lstrip("."))
+        for modules, reshard in calls:
+            yield _call([_member(own, name) for name in modules], reshard, names)
         return
     numbers = sorted(each.number for each in alike)
     inside = next(module for module in model.modules if module.name == container)
     every = len(inside.children) == len(numbers)
     part = "" if every else f"[{numbers[0]}:{numbers[-1] + 1}]"
     if every or numbers == list(range(numbers[0], numbers[-1] + 1)):
-        yield f"for unit in {expression(container)}{part}:"
+        yield f"for {names.unit} in {_member(names.root, container)}{part}:"
     else:
-        yield f"for unit in [{expression(container)}[number] for number in {numbers}]:"
-    for names, reshard in calls:
-        yield f"    {_call([_member('unit', name) for name in names], reshard)}"
-
-
-def expression(name: str) -> str:
-    """The module of this name, as an expression on ``model``."""
-    return _member("model", name)
+        listed = f"[{_member(names.root, container)}[{names.place}] for {names.place} in {numbers}]"
+        yield f"for {names.unit} in {listed}:"
+    for modules, reshard in calls:
+        yield f"    {_call([_member(names.unit, name) for name in modules], reshard, names)}"
 
 
 def _member(owner: str, name: str) -> str:
@@ -130,18 +157,20 @@ def _member(owner: str, name: str) -> str:
     return found
 
 
-def _ahead(model: TracedModel, layout: Layout) -> Iterator[str]:
+def _ahead(model: TracedModel, layout: Layout, names: Names) -> Iterator[str]:
     """Chains of units that gather each other early; FSDP2 by itself gathers one ahead in the backward."""
     if not layout.forward_prefetch and not layout.backward_prefetch:
         return
     first = {module: unit for unit in layout.units[:-1] for module in unit.modules}
     order = list(dict.fromkeys(first[place] for place in model.order if place in first))
-    yield "units = ["
-    for unit in order:
-        yield f"    {expression(model.modules[unit.modules[0]].name)},"
+    unit, units, place = names.unit, names.units, names.place
+    yield f"{units} = ["
+    for own in order:
+        yield f"    {_member(names.root, model.modules[own.modules[0]].name)},"
     yield "]"
-    yield "for place, unit in enumerate(units):"
-    if ahead := layout.forward_prefetch:
-        yield f"    unit.set_modules_to_forward_prefetch(units[place + 1 : place + {1 + ahead}])"
+    yield f"for {place}, {unit} in enumerate({units}):"
+    if after := layout.forward_prefetch:
+        yield f"    {unit}.set_modules_to_forward_prefetch({units}[{place} + 1 : {place} + {1 + after}])"
     if behind := layout.backward_prefetch:
-        yield f"    unit.set_modules_to_backward_prefetch(units[max(0, place - {behind}) : place][::-1])"
+        before = f"{units}[max(0, {place} - {behind}) : {place}][::-1]"
+        yield f"    {unit}.set_modules_to_backward_prefetch({before})"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fsdp_migrate.tune.fsdp1_replay import Fsdp1
 from fsdp_migrate.tune.replay import replay
 from fsdp_migrate.tune.sharding_layout import Layout, Unit
 from fsdp_migrate.tune.traced_model import Event, TracedModel, traced
@@ -16,12 +17,16 @@ _DEVICES = {"H200": "h200-sxm", "H100": "h100-sxm", "A100": "a100-80gb-sxm", "L4
 
 @dataclass(frozen=True)
 class Present:
-    """``kind``: "FSDP1", "FSDP2", or "plain" for a model that is not sharded. ``device``: its name, or "cpu"."""
+    """``kind``: "FSDP1", "FSDP2", or "plain" for a model that is not sharded. ``device``: its name, or "cpu".
+
+    ``fsdp1``: its settings, and the model with all events of a run under it; None where the program has none.
+    """
 
     model: TracedModel
     layout: Layout
     kind: str
     device: str
+    fsdp1: tuple[TracedModel, Fsdp1] | None = None
 
     @property
     def machine(self) -> str | None:
@@ -40,6 +45,7 @@ def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
             "in compiled models, no backward is visible"
         )
     model, now = traced(values), values["layout"]
+    fsdp1 = (model, Fsdp1(**now["fsdp1"])) if now.get("fsdp1") else None
     if now["kind"] == "FSDP1":
         model = replace(model, events=tuple(_without_frozen(model)))
     layout = Layout(
@@ -55,7 +61,7 @@ def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
     if ranks is not None and ranks != layout.ranks:
         layout = replace(layout, replicas=ranks) if now["kind"] == "plain" else _scaled(layout, ranks)
     model = replace(model, events=tuple(with_passing(model, recorded)))
-    return Present(model, layout, now["kind"], values["device"])
+    return Present(model, layout, now["kind"], values["device"], fsdp1)
 
 
 def with_passing(model: TracedModel, layout: Layout) -> Iterator[Event]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fsdp_migrate.tune.machine import Machine
 from fsdp_migrate.tune.present import Present
 from fsdp_migrate.tune.proposals import Proposal, proposals
-from fsdp_migrate.tune.schedule import Schedule, schedule
+from fsdp_migrate.tune.schedule import Schedule, fsdp1_schedule, schedule
 
 #: A prediction that is better by less than this is no reason to change anything.
 WORTH = 0.02
@@ -29,11 +29,15 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Ranking:
-    """``now``: what the program does. ``best``: what it should do, None if nothing fits. ``ranked``: best first."""
+    """``now``: what the program does. ``best``: what it should do, None if nothing fits. ``ranked``: best first.
+
+    ``fsdp1``: what a step costs under FSDP1, where the program uses it.
+    """
 
     now: Ranked
     best: Ranked | None
     ranked: tuple[Ranked, ...]
+    fsdp1: Ranked | None = None
 
 
 def ranking(found: Present, machine: Machine, memory: int) -> Ranking:
@@ -50,7 +54,16 @@ def ranking(found: Present, machine: Machine, memory: int) -> Ranking:
     best = order[0] if order[0].fits else None
     if best is not None and now.fits and _cost(now) <= _cost(best) * (1 + WORTH):
         best = now
-    return Ranking(now, best, tuple(order))
+    return Ranking(now, best, tuple(order), _under_fsdp1(found, machine, memory))
+
+
+def _under_fsdp1(found: Present, machine: Machine, memory: int) -> Ranked | None:
+    if found.fsdp1 is None:
+        return None
+    model, settings = found.fsdp1
+    layout = found.layout.renamed("FSDP1")
+    plan = fsdp1_schedule(model, layout, settings, machine)
+    return Ranked(Proposal(layout, "the program as it is, before its migration"), plan, plan.memory <= memory)
 
 
 def calibrated(found: Present, machine: Machine, seconds: float) -> Machine:

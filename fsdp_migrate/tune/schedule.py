@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from fsdp_migrate.tune.accounts import Accounts
 from fsdp_migrate.tune.clock import Times, times
+from fsdp_migrate.tune.fsdp1_replay import Fsdp1, flat_sizes, fsdp1_replay
 from fsdp_migrate.tune.machine import Machine
 from fsdp_migrate.tune.replay import replay
 from fsdp_migrate.tune.sharding_layout import Layout, computed_size, sizes
@@ -54,9 +56,24 @@ def schedule(model: TracedModel, layout: Layout, machine: Machine) -> Schedule:
 
     :raises InvalidLayout: ``fully_shard`` would refuse the layout.
     """
-    books = replay(model, layout)
     held = sum(own.held for own in sizes(model, layout))
     trained = sum(p.padded(layout.shards) * SIZES[p.dtype] for p in model.parameters if p.trained) // layout.shards
+    return _schedule(model, layout, machine, replay(model, layout), held, trained)
+
+
+def fsdp1_schedule(model: TracedModel, layout: Layout, fsdp1: Fsdp1, machine: Machine) -> Schedule:
+    """The same under FSDP1, whose units are those of ``layout``."""
+    flat = [each for each in flat_sizes(model, layout, fsdp1) if each is not None]
+    held, trained = (
+        sum(each.numel * each.stored for each in flat if each.trained or not only) // layout.shards
+        for only in (False, True)
+    )
+    return _schedule(model, layout, machine, fsdp1_replay(model, layout, fsdp1), held, trained)
+
+
+def _schedule(
+    model: TracedModel, layout: Layout, machine: Machine, books: Accounts, held: int, trained: int
+) -> Schedule:
     optimizer = round(trained * model.optimizer.get("states", 2))
     # Beside the gradients, implementations that step many parameters at a time need tensors of their size.
     update = held + optimizer + round(trained * (1 + model.optimizer.get("temporaries", 1)))

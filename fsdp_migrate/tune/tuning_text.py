@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fsdp_migrate.tune import planned
 from fsdp_migrate.tune.layout_code import code
 from fsdp_migrate.tune.machine import Machine
 from fsdp_migrate.tune.present import Present
@@ -19,13 +20,14 @@ def lines(ranking: Ranking, found: Present, machine: Machine, memory: int, chose
     ranks = f"{now.ranks} ranks" + (f" as {now.replicas} x {now.shards}" if now.replicas > 1 else "")
     yield f"{found.kind} on {ranks}, planned for {machine.name} with {readable(memory)} for each rank"
     yield ""
-    rows = [_HEAD, *(_row(row, ranking.now) for row in ranking.ranked)]
+    before = () if ranking.fsdp1 is None else (ranking.fsdp1,)
+    rows = [_HEAD, *(_row(row, ranking.now) for row in (*before, *ranking.ranked))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         yield "  ".join((row[0].ljust(widths[0]), *cells)).rstrip()
     yield ""
-    for each in ranking.ranked:
+    for each in (*before, *ranking.ranked):
         order = f"; {each.proposal.order}: other rounding" if each.proposal.order else ""
         yield f"{each.name}: {each.proposal.reason}{order}{'' if each.fits else '; does not fit'}"
     yield ""
@@ -79,7 +81,9 @@ def plain(ranking: Ranking, found: Present, machine: Machine, memory: int, chose
         "memory": memory,
         "best": ranking.best.name if ranking.best else None,
         "layouts": [_values(row) for row in ranking.ranked],
+        "fsdp1": None if ranking.fsdp1 is None else _values(ranking.fsdp1),
         "code": code(found.model, chosen.proposal.layout, device) if chosen else None,
+        "planned": planned.plain(planned.planned(found, ranking.now, chosen)) if chosen else None,
     }
 
 

@@ -11,6 +11,23 @@ FIRST_TORCH = (2, 6)
 
 
 @dataclass(frozen=True)
+class PlannedUnits:
+    """Units of a model as statements, from a recorded step.
+
+    ``{root}`` in ``lines`` is the model, ``{fully_shard}`` the function and ``{arguments}`` what follows its own
+    arguments; ``{unit}``, ``{units}`` and ``{place}`` are names. ``behind`` follows the root's call. ``costs`` says
+    what a step issues under FSDP1's units and under these, ``order`` why gradients are summed in another order, ""
+    where they are not.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    behind: tuple[str, ...]
+    costs: str
+    order: str = ""
+
+
+@dataclass(frozen=True)
 class Settings:
     """What a user may ask of a rewrite.
 
@@ -27,7 +44,8 @@ class Settings:
     launch`` beside the settings file. ``other``: the edits, as findings name them, that are made in
     their other form, by a helper or not at all; None where edits need no names. ``both``: what happens to FSDP1's
     branches in a tree that has FSDP2's beside them, ``keep`` or ``retire``; empty where nobody has chosen, which keeps
-    them.
+    them. ``layout``: ``keep`` for FSDP1's units, ``expert`` for those that an expert would choose; ``planned``: those
+    that were worked out from a recorded step, in place of both.
     """
 
     to: str = "native"
@@ -46,12 +64,19 @@ class Settings:
     launched: str = ""
     other: frozenset[str] | None = None
     both: str = ""
+    layout: str = "keep"
+    planned: PlannedUnits | None = None
 
     def enabled(self, rule_id: str) -> bool:
         """Whether the rule runs under these settings."""
         if any(rule_id.startswith(prefix) for prefix in self.ignore):
             return False
         return not self.select or any(rule_id.startswith(prefix) for prefix in self.select)
+
+    @property
+    def other_layout(self) -> bool:
+        """Whether units other than FSDP1's are asked for."""
+        return self.layout != "keep" or self.planned is not None
 
     @property
     def may_help(self) -> bool:

@@ -48,6 +48,9 @@ class AutoWrapPolicy(ArgumentRule):
     for each module, or, if a policy in the project counts parameters, by a short function that counts as FSDP1 does.
     The function of a `CustomPolicy` in the project returns the arguments of `fully_shard` for each unit, or None for no
     unit, if its strategies and precisions are literals or constants. Otherwise `fsdp_compat.shard` runs it.
+
+    `rewrite --layout expert` shards other units than FSDP1's, with the same sums: the last one is not resharded after
+    forward, and embeddings and [norm, head] become units if the classes of the project show them.
     """
 
     id = "FSDP103"

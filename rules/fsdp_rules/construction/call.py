@@ -14,6 +14,7 @@ from fsdp_rules.construction._plan.bound_calls import Bound
 from fsdp_rules.construction._plan.cures import cure
 from fsdp_rules.construction._plan.each_unit import beyond_native
 from fsdp_rules.construction._plan.early_optimizers import early_optimizers
+from fsdp_rules.construction._plan.expert import kept_layout, plan_layout
 from fsdp_rules.construction._plan.four_bit import builds_four_bit_weights
 from fsdp_rules.construction._plan.length import MOST_LINES, too_long
 from fsdp_rules.construction._plan.materializing import functions
@@ -128,10 +129,9 @@ def build(model):
             message = "FSDP is called without a model, which raises a TypeError"
             yield Diagnosis(call, Level.MANUAL, message, "pass the model", claims=(call.func,))
             return
-        plan = ShardPlan(call=call, arguments=gathered.arguments)
+        plan = ShardPlan(call=call, arguments=gathered.arguments, consumed=[*gathered.consumed])
         plan.helper.extend(gathered.reasons)
         plan.assumptions.extend(gathered.assumptions)
-        plan.consumed.extend(gathered.consumed)
         module = gathered.arguments.get("module")
         if module is not None and (said := [*unusable(call, module, file)]):
             yield from said
@@ -191,6 +191,7 @@ def build(model):
         plan.helper += sharing_inputs(call, file)
         plan.helper += [KEPT] * has_kept_clearing(call, file) + [KEPT_FROZEN] * has_kept_frozen(call, file)
         plan.edits += functions(plan, file)
+        layout = [_owned(verdict, argument_rules()["auto_wrap_policy"]) for verdict in plan_layout(call, plan, file)]
         native = render_native(plan, file) if not plan.helper else None
         if native is not None and too_long(plan, native, file):
             native = None
@@ -225,7 +226,7 @@ def build(model):
             taken = tuple(Taken(node, slot, plan.device.kind, has_mesh) for node, slot in plan.taken)
             yield Diagnosis(call, level, message, advice, edits, (call.func,), consumed, takes=taken)
             yield about_unused_parameters(call, plan.module, file)
-            yield from verdicts
+            yield from (*verdicts, *layout)
             return
         reasons = plan.helper or ["several statements are needed where only an expression is possible"]
         if not file.settings.may_help:
@@ -246,7 +247,7 @@ def build(model):
             edits=(Replace(call.func, lambda code: spelled), *plan.helper_edits),
             claims=(call.func,),
         )
-        yield from passed
+        yield from (*passed, *kept_layout(call, layout))
 
 
 @once

@@ -29,9 +29,10 @@ def stay_gathered(model: cst.BaseExpression, file: File) -> Certainty:
         return Certainty.MAYBE
     if not has_units(wraps, sources):
         return Certainty.YES
-    strategies = Certainty.NO
+    # Some of these units are not resharded after the forward, either.
+    strategies = Certainty.YES if file.settings.other_layout else Certainty.NO
     if "keeps_gathered" in file.project.flags:
-        strategies = max(one.given(file).stays_gathered() for one in wraps)
+        strategies = max(strategies, *(one.given(file).stays_gathered() for one in wraps))
     units = unit_classes(map(parsed, sources))
     roots = [chain for one in wraps if not one.is_inner and one.call.args for chain in built(one, sources)]
     if strategies is not Certainty.NO or units is None or not roots:

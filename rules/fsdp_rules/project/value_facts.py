@@ -18,6 +18,17 @@ Place = tuple[str, int] | tuple[str, int, int, int]
 Function = tuple[str, str]
 
 
+class Ends(NamedTuple):
+    """Attributes of a model that its forward runs before all modules of the tree's own, and those after the last.
+
+    ``left``: the model may have other parameters, outside of these and of its own modules.
+    """
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    left: bool = False
+
+
 #: What a gathered parameter and its shard answer alike, as FSDP2's are DTensors, which have the whole shape.
 ALIKE = frozenset(
     {
@@ -146,7 +157,8 @@ class ValueFacts:
     behind a dot.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
-    models of which each forward uses all parameters, ``chosen`` the attributes of which a forward runs entries
+    models of which each forward uses all parameters, ``apart`` what of such models can be units beside their blocks,
+    ``chosen`` the attributes of which a forward runs entries
     that the run chooses. ``ungraphed`` are those of models that run without a graph each time, ``lingering`` those of
     models that do so beside others, ``doubled`` those of models that may have one module under several names. ``meta``
     are the functions that may give a call the meta device.
@@ -178,6 +190,7 @@ class ValueFacts:
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()
+    apart: Mapping[tuple[str, int], Ends] = field(default_factory=dict)
     chosen: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     ungraphed: Set[Place] = frozenset()
     lingering: Set[Place] = frozenset()

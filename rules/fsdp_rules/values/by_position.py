@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import replace
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.fsdp1.private_names import private_names
@@ -27,6 +28,7 @@ from fsdp_rules.values.counted_states import counted_states
 from fsdp_rules.values.derivations import Derivations
 from fsdp_rules.values.doubled_modules import doubled_modules
 from fsdp_rules.values.early_parameters import early_parameters
+from fsdp_rules.values.end_modules import end_modules
 from fsdp_rules.values.excluded import Excluded
 from fsdp_rules.values.gathering import gathering, only_gathered
 from fsdp_rules.values.given_names import MemberNames
@@ -152,7 +154,7 @@ def facts_of(
         path: {position_of(at, lines[path]): found for at, found in by_place.items()}
         for path, by_place in built_before(machine, built, values).items()
     }
-    return ValueFacts(
+    facts = ValueFacts(
         known,
         touched(machine),
         traits,
@@ -179,9 +181,10 @@ def facts_of(
         names=by_name,
         tables=tables,
         is_bounded=machine.is_bounded,
-        # The last of all, since it runs more.
-        whole=whole_models(machine),
     )
+    # The last of all, since it runs more.
+    whole = whole_models(machine)
+    return replace(facts, whole=whole, apart=end_modules(machine, whole))
 
 
 def _traits(machine: Interpreter, gives: Gives) -> dict[Trait, dict[str, set[At]]]:

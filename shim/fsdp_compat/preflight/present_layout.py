@@ -42,7 +42,18 @@ def present_layout(model: nn.Module, modules: Sequence[tuple[str, nn.Module]]) -
     return {
         "kind": first.kind if first else "plain",
         "units": [[list(places), units[places]] for places in sorted(units, key=min, reverse=True)],
+        "fsdp1": _fsdp1(first.module) if first is not None and first.kind == "FSDP1" else None,
         **_shape(first, facts.world),
+    }
+
+
+def _fsdp1(module: Any) -> dict[str, Any]:
+    """FSDP1's settings that decide when its root gathers, and how much."""
+    ahead = module.backward_prefetch
+    return {
+        "aligned": module._use_orig_params,
+        "backward": "" if ahead is None else ahead.name.removeprefix("BACKWARD_").lower(),
+        "forward": module.forward_prefetch,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from fsdp_rules.construction._plan.expert import lines_behind
 from fsdp_rules.construction._plan.local_functions import REPLACED
 from fsdp_rules.construction._plan.meshes import device_type
 from fsdp_rules.construction._plan.plan import ShardPlan
@@ -37,6 +38,8 @@ def unused_lines(call: cst.Call, root: str, file: File) -> list[str]:
 
 def prefetch_lines(plan: ShardPlan, root: str, file: File) -> list[str]:
     """What makes each unit gather the next one early in forward, in the order in which the model has them."""
+    if plan.layout is not None and plan.layout.planned is not None:
+        return lines_behind(plan, root, file)
     if not plan.prefetches or plan.selector is None:
         return []
     units = file.fresh(plan.call, "units", "fsdp_units", "sharded_units")

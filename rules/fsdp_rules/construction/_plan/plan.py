@@ -13,6 +13,7 @@ from fsdp_rules.construction._plan.strategies import Strategies
 from fsdp_rules.file.expressions import is_repeatable
 from fsdp_rules.file.file import File
 from fsdp_rules.project.configured import Contract, Slot
+from fsdp_rules.settings import PlannedUnits
 from fsdp_rules.verdict.diagnosis import Edit
 
 
@@ -57,6 +58,18 @@ class Device:
     set_current: bool = False
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Units other than FSDP1's: the last one by definition is not resharded after the forward, or ``planned`` ones.
+
+    ``before`` and ``after`` are attributes of the model that are one unit each.
+    """
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    planned: PlannedUnits | None = None
+
+
 @dataclass
 class ShardPlan:
     """One wrapped model. Rules fill it in; :mod:`fsdp_rules.construction._plan.render` turns it into code.
@@ -76,6 +89,7 @@ class ShardPlan:
     beside the name of the function then. ``taken`` are the values that come from definitions which are rewritten too.
     ``guarded``: an optimizer of unknown origin may hold the parameters from before.
     ``each`` is the function that gives a module the arguments of its unit, None for no unit, with what it can give.
+    ``layout`` makes units other than FSDP1's.
     ``spread`` is the dictionary that has the arguments, ``taken_out`` the statements that take others out of it.
     """
 
@@ -114,8 +128,14 @@ class ShardPlan:
     assumptions: list[str] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     taken: list[tuple[cst.CSTNode, Slot]] = field(default_factory=list)
+    layout: Layout | None = None
     spread: str | None = None
     taken_out: list[str] = field(default_factory=list)
+
+    @property
+    def has_units(self) -> bool:
+        """Whether statements shard units below the root."""
+        return bool(self.selector) or self.layout is not None
 
     @property
     def module(self) -> cst.BaseExpression:

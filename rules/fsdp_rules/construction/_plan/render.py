@@ -18,6 +18,7 @@ from fsdp_rules.construction._plan.around import (
 )
 from fsdp_rules.construction._plan.call_place import Place, above_of, place_of
 from fsdp_rules.construction._plan.each_unit import loop_of_each, loop_of_units
+from fsdp_rules.construction._plan.expert import lines_of_layout
 from fsdp_rules.construction._plan.materializing import Arguments, unit_lines
 from fsdp_rules.construction._plan.meshes import Meshes
 from fsdp_rules.construction._plan.plan import ShardPlan
@@ -58,7 +59,7 @@ class _Renderer:
         self.meshes = Meshes(plan, file)
         self.fully_shard = file.ref("torch.distributed.fsdp.fully_shard")
         self.needs_statements = bool(
-            plan.selector
+            plan.has_units
             or plan.sync is not None
             or plan.on_meta
             or plan.spread is not None
@@ -166,9 +167,9 @@ class _Renderer:
         text = self.meshes.expression(code)
         synced = self.plan.sync is not None and self.plan.mesh is not None
         inline = text is not None and "(" not in text and " if " not in text
-        if inline or not (self.meshes.needs_statements or self.plan.selector or synced):
+        if inline or not (self.meshes.needs_statements or self.plan.has_units or synced):
             return text
-        if self.plan.mesh == "no_shard" and not self.plan.selector and not synced:
+        if self.plan.mesh == "no_shard" and not self.plan.has_units and not synced:
             return text
         name = self.file.fresh(self.module, "mesh", "device_mesh", "shard_mesh")
         lines += self.meshes.lines(name, code)
@@ -184,7 +185,7 @@ class _Renderer:
         if plan.precision is not None:
             self._policies(lines, shared, own, its, code)
         given = [*_keywords(shared), *([f"**{spread}"] if spread else [])]
-        if plan.selector and (len(shared) > 1 or (spread and shared)):
+        if plan.has_units and (len(shared) > 1 or (spread and shared)):
             name = self.file.fresh(self.module, "fsdp_kwargs", "shared_fsdp_kwargs", "fully_shard_kwargs")
             entries = [*(f'"{key}": {text}' for key, text in shared.items()), *([f"**{spread}"] if spread else [])]
             lines.append(f"{name} = {display(entries)}")
@@ -193,9 +194,11 @@ class _Renderer:
             made, call = unit_lines(plan, root, mesh, Arguments(own, its, given), self.file, code)
             lines += made
             return call
-        if plan.selector:
+        if plan.has_units:
             arguments = [*_keywords(its), *given]
-            if plan.each is not None:
+            if plan.layout is not None:
+                lines += lines_of_layout(plan, root, arguments, self.file, code)
+            elif plan.each is not None:
                 lines += loop_of_each(plan, root, arguments, shared, self._never_units, self.file, code)
             else:
                 lines += loop_of_units(plan, root, arguments, self._never_units, self.file, code)
@@ -212,7 +215,7 @@ class _Renderer:
             inner = self.file.fresh(self.module, "unit_mp_policy", "unit_policy", "inner_mp_policy")
             if precision.plain:
                 held = self._held_precision(precision.value, code)
-                units = inner if self.plan.selector or not self.plan.root else None
+                units = inner if self.plan.has_units or not self.plan.root else None
                 lines += read_policies(precision.value, policy, units, held, self.file, code)
                 own["mp_policy"], its["mp_policy"] = policy if self.plan.root else inner, inner
                 self._buffers_policy = held
@@ -222,7 +225,7 @@ class _Renderer:
             own["mp_policy"], its["mp_policy"] = policy if self.plan.root else inner, inner
             self._buffers_policy = dtype
             return
-        if not self.plan.selector:
+        if not self.plan.has_units:
             shared["mp_policy"] = self._policy(code, root=True)
             return
         policy = precision.variable or ""
