@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from fsdp_rules.ir.nodes import bound_by
 from fsdp_rules.ir.operations import At
 
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+#: Functions that give the same in all of a run that trains.
+_STEADY = r"\b(get_world_size|is_available|device_count)$"
 #: Each object has its own, whatever the text.
 _OWN = ("self", "cls")
 
@@ -90,10 +93,13 @@ def _settings(test: ast.expr, truth: bool, names: Mapping[ast.Name, tuple[str, i
             for one in test.values:
                 yield from _settings(one, truth, names)
         case ast.Compare(
-            left=left, ops=[ast.Eq() | ast.NotEq() as op], comparators=[ast.Constant(value=str() as value)]
+            left=left, ops=[ast.Eq() | ast.NotEq() as op], comparators=[ast.Constant(value=str() | int() as value)]
         ):
             if text := _text(left, names):
                 yield Setting(text, value, isinstance(op, ast.Eq) is truth, _scope(left, names))
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], comparators=[ast.Constant()]):
+            if _text(left, names):
+                yield Setting(ast.unparse(test), None, truth, _scope(left, names))
         case _:
             if text := _text(test, names):
                 yield Setting(text, None, truth, _scope(test, names))
@@ -104,7 +110,12 @@ def _scope(node: ast.expr, names: Mapping[ast.Name, tuple[str, int]]) -> tuple[s
 
 
 def _text(node: ast.expr, names: Mapping[ast.Name, tuple[str, int]]) -> str:
-    """The text of a name that keeps its value, or of an attribute or an entry of one; "" for anything else."""
+    """The text of a name that keeps its value, or of an attribute or an entry of one; "" for anything else.
+
+    The results of some functions are such, too.
+    """
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return ast.unparse(node) if re.search(_STEADY, ast.unparse(node.func)) else ""
     root: ast.expr = node
     while isinstance(root, ast.Attribute | ast.Subscript):
         if isinstance(root, ast.Subscript) and not isinstance(root.slice, ast.Constant):

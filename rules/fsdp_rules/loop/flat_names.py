@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import called_on
+from fsdp_rules.file.expressions import brief, called_on
 from fsdp_rules.file.file import File
 from fsdp_rules.loop.name_surgery import PREFIX
+from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.member_names import names_of
 from fsdp_rules.model.parameters import sharded_parameter
-from fsdp_rules.model.sharded import sharded_names
+from fsdp_rules.model.program_wraps import has_units, sources_of, wraps_of
+from fsdp_rules.model.sharded import sharded_names, sharded_owner, sharded_value, wrapper_of
 from fsdp_rules.model.summoned import is_summoned
 from fsdp_rules.model.wrap_given import flattened
 from fsdp_rules.model.wrapping import is_own_name, loops_around, model_of_module, model_of_parameter
@@ -25,6 +27,13 @@ from fsdp_rules.verdict.rule import Rule
 ASKING = frozenset({"count", "endswith", "find", "findall", "fnmatch", "fnmatchcase", "fullmatch", "match", "search"})
 #: What parameters are called, and modules that nobody makes units of.
 OF_PARAMETERS = re.compile(r"bias|weight|scale|gamma|beta|norm|\bln", re.IGNORECASE)
+
+#: What takes the parameters of a module.
+TAKING = ("parameters", "named_parameters")
+OF_PARTS = (
+    "to keep the numbers, take only parameters that FSDP1 had here, which it trained. To train what was meant, keep "
+    "the line"
+)
 
 _NEW = "FSDP1 called each unit's single parameter _flat_param here, so these names are new"
 
@@ -60,7 +69,9 @@ def build(net):
 """
 
     def visit(self, node: cst.Comparison | cst.Call, file: File) -> Iterable[Diagnosis]:
-        """List what asks for the name of a parameter that was part of a flat one."""
+        """List what asks for the name of a parameter that was part of a flat one, and takes those of a part."""
+        if isinstance(node, cst.Call) and (said := _of_part(node, file)) is not None:
+            yield said
         # Tests for FSDP1's own names are FSDP207's.
         asked = _asked(node) if PREFIX.search(file.code(node)) is None else ()
         for name in asked:
@@ -87,6 +98,30 @@ def build(net):
             else:
                 yield Diagnosis(node, Level.MANUAL, _NEW, f"{cure}keep the line")
             return
+
+
+def _of_part(call: cst.Call, file: File) -> Diagnosis | None:
+    """What to say of ``call`` if it takes the parameters of a part of a model, which were in a flat one outside."""
+    part = next((found for name in TAKING if (found := called_on(call, name)) is not None), None)
+    # What a loop runs over are all modules, units among them.
+    if (
+        part is None
+        or isinstance(part, cst.Name)
+        or sharded_value(part, file) is not Certainty.NO
+        or wrapper_of(part, file) is not None
+    ):
+        return None
+    model = sharded_owner(part, file)
+    if model is None or flattened(model, file) is not Certainty.YES or is_summoned(call, file):
+        return None
+    if known_as("alike", call, file) or known_as("counted", call, file):
+        return None
+    text = brief(file.code(part), 30)
+    if has_units(wraps_of(model, file), sources_of(file)):
+        message = f"assumes all parameters of {text} are in units inside it, or FSDP1 had only those of units here"
+        return Diagnosis(call, Level.REVIEW, message, OF_PARTS)
+    message = f"FSDP1 had no parameters of {text}, which were in the model's flat one, and FSDP2 has them"
+    return Diagnosis(call, Level.MANUAL, message, OF_PARTS)
 
 
 def _asked(node: cst.CSTNode) -> Iterator[cst.Name]:

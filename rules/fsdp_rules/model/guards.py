@@ -44,9 +44,25 @@ class Guard(enum.Enum):
 
 
 def fsdp1_guard(node: cst.CSTNode, subject: str, file: File) -> Guard:
-    """``FSDP1`` or ``MIXED`` where the conditions around ``node`` say so of ``subject``, else ``NONE``."""
+    """``FSDP1`` or ``MIXED`` where the conditions around ``node`` say so of ``subject``, else ``NONE``.
+
+    The annotation of a parameter that keeps its value says so, too.
+    """
+    if _is_annotated(node, subject, file):
+        return Guard.FSDP1
     found = guard_of(node, subject, file) if subject in _called_fsdp1(file.module, file) else Guard.NONE
     return Guard.NONE if found is Guard.OTHER else found
+
+
+def _is_annotated(node: cst.CSTNode, subject: str, file: File) -> bool:
+    function = file.function(node)
+    bound = file.bindings.found.get((file.scope(node), subject), ())
+    if not isinstance(function, cst.FunctionDef) or not all(isinstance(one.statement, cst.Param) for one in bound):
+        return False
+    return any(
+        given.name.value == subject and given.annotation is not None and file.fsdp1(given.annotation.annotation) == FSDP
+        for given in (*function.params.posonly_params, *function.params.params, *function.params.kwonly_params)
+    )
 
 
 @once

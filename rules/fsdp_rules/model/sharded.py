@@ -120,14 +120,13 @@ def sharded_by_code(node: cst.BaseExpression, file: File) -> Sharded:
     own = is_comprehended(named, text.partition(".")[0], file)
     # What is no model in FSDP1's class may still be a part of one.
     is_part = held is Certainty.NO and value_of(node, file).part is not Certainty.NO
-    if not is_part and is_ruled_out(named, text, file):
+    is_excluded = known_as("excluded", node, file)
+    if (not is_part and is_ruled_out(named, text, file)) or (held is Certainty.NO and is_excluded):
         return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
     if held is Certainty.NO:
         later = is_raw(node, file) or (not own and _is_sharded_later(named, text, file))
         return Sharded(Certainty.NO, Why.LATER if later else Why.UNKNOWN, foreign=foreign)
-    if known_as("excluded", node, file) or (
-        other_model(named, file) is not Certainty.NO and is_in_ddp_mode(named, file)
-    ):
+    if is_excluded or (other_model(named, file) is not Certainty.NO and is_in_ddp_mode(named, file)):
         return Sharded(Certainty.NO, Why.TESTED, foreign=foreign)
     if flowing is not Certainty.YES and is_just_made(named, named, file):
         return Sharded(Certainty.NO, Why.MADE, foreign=foreign)

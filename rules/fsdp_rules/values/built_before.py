@@ -48,6 +48,7 @@ class _Bodies:
     def __init__(self, machine: Interpreter, order: CallOrder[Built], values: Set[str]) -> None:
         self._order = order
         self._values = values
+        self._may_share = machine.may_share
         self._around = {frame.body: frame.parent.body if frame.parent is not None else None for frame in machine.frames}
         self.builds = {body: order.all_of(body) for body in self._around}
         self._loose = set[Built]().union(*(made for body, made in self.builds.items() if self._is_loose(body)))
@@ -71,8 +72,9 @@ class _Bodies:
         later = set[Built]().union(*own) - found
         if not is_known:
             return built - later
-        others = self.builds.keys() - bodies
-        return found.union(self._loose - later, *(self.builds[each] for each in others if each.kind in _SCOPES))
+        others = (each for each in self.builds.keys() - bodies if each.kind in _SCOPES)
+        own = (self.builds[each] for each in others if self._may_share(body.path, each.path))
+        return found.union(self._loose - later, *own)
 
     def _callers_of(self, body: Body) -> Set[tuple[Body, int]] | None:
         """The calls of ``body``; None where what calls it is not known."""

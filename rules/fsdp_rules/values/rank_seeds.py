@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Set
 
 from fsdp_rules.ir.operations import At, Body, Call, Free, GetAttribute, Import
-from fsdp_rules.values.abstract import Kind
+from fsdp_rules.project.parts import BESIDE
+from fsdp_rules.values.abstract import Kind, Obj
 from fsdp_rules.values.call_order import CallOrder
 from fsdp_rules.values.frames import Frame
 from fsdp_rules.values.interpreter import Interpreter
@@ -35,7 +36,8 @@ def rank_seeded(machine: Interpreter, cells: Set[int]) -> tuple[dict[str, set[At
 
     def evens(frame: Frame, call: Call) -> Set[bool]:
         name = called_name(frame.body, call)
-        return frozenset({True} if name in _LOADS or (name in _SENDS and not _in_arm(frame.body, call)) else ())
+        loads = name in _LOADS and not _is_beside(machine.store.of(frame.base + call.of))
+        return frozenset({True} if loads or (name in _SENDS and not _in_arm(frame.body, call)) else ())
 
     order, even = CallOrder(machine, seeds_by), CallOrder(machine, evens)
     found: dict[str, set[At]] = defaultdict(set)
@@ -66,6 +68,13 @@ def _is_outer(frame: Frame, call: Call, machine: Interpreter) -> bool:
     if called_name(frame.body, call) == _OF_GENERATORS:
         return bool(callees) and all(one.kind is Kind.EXTERN for one in callees)
     return all(one.body is None for one in callees)
+
+
+def _is_beside(callees: Set[Obj]) -> bool:
+    """Whether ``callees`` load no weights: the method of a tokenizer, of a configuration, or the like."""
+    return bool(callees) and all(
+        one.kind is Kind.EXTERN and BESIDE.search(one.data.rpartition(".")[0]) is not None for one in callees
+    )
 
 
 def _in_arm(body: Body, call: Call) -> bool:

@@ -33,6 +33,8 @@ def said(body: str, settings: Settings | None = None) -> list[str]:
         "seed = args.seed + utils.get_rank()\n    torch.manual_seed(seed)",
         "rank = dist.get_rank()\n    seed = 7 + rank\n    pl.seed_everything(seed)",
         "torch.manual_seed(1)\n    torch.cuda.manual_seed_all(args.seed * 8 + args.local_rank)",
+        "torch.manual_seed(dist.get_rank())\n    import t\n    words = t.GPT2Tokenizer.from_pretrained('a')",
+        "torch.manual_seed(dist.get_rank())\n    from t import AutoConfig\n    AutoConfig.from_pretrained('a')",
     ],
 )
 def test_a_seed_of_its_own_for_each_rank(body: str) -> None:

@@ -278,6 +278,43 @@ def test_the_optimizers_of_a_program_beside_it_that_has_ddp_alone_are_not_counte
     assert [found.level.value for found in said if found.rule == "FSDP125"] == told
 
 
+PROBE = """\
+import torch
+
+def split(names):
+    return names[::2]
+
+def train_probe(head, batches):
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for batch in batches:
+        head(batch).backward()
+        optimizer.step()
+"""
+RUN = "import sys\nfrom probe import train_probe\ntrain_probe(load(sys.argv[1]), [])\n"
+
+
+@pytest.mark.parametrize(("main", "guarded"), [("", False), ("import run_probe\n", True)])
+def test_what_another_program_builds_of_a_shared_file(main: str, guarded: bool) -> None:
+    source = f"""\
+{main}{HEAD}
+def shard(net):
+    return FSDP(net, use_orig_params=True)
+
+def main(load):
+    from probe import split
+    model = shard(load())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in split([]):
+        model(batch).backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    main(open)
+"""
+    said = findings(source, None, probe=PROBE, run_probe=RUN)
+    assert any(found.rule == "FSDP125" for found in said) is guarded
+
+
 @pytest.mark.parametrize(
     ("bound", "guarded"),
     [

@@ -129,3 +129,34 @@ def test_a_name_that_a_function_is_given() -> None:
     assert said(ORIGINAL + HANDED) == []
     # No parameter is chosen by these.
     assert said(FLAT + HANDED.replace("p for n, p", "n for n, p")) == []
+
+
+POLICY = f"{IMPORT}model = FSDP(net, auto_wrap_policy=policy)\n"
+TAKING = [
+    "optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)\n",
+    "trained = [p for n, p in model.net.body[0].named_parameters() if p.requires_grad]; SGD(trained)\n",
+    "SGD([{'params': model.module.head.parameters()}])\n",
+]
+
+
+@pytest.mark.parametrize("use", TAKING)
+def test_parameters_of_a_part(use: str) -> None:
+    assert said(FLAT + use) == said(FLAT + use, Settings(to="shim")) == [(3, "manual")]
+    assert said(POLICY + use) == [(3, "review")]
+    assert said(ORIGINAL + use) == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n",
+        "SGD(model.module.parameters())\n",
+        "SGD([p for m in model.modules() for p in m.parameters(recurse=False)])\n",
+        "count = sum(p.numel() for p in model.head.parameters())\n",
+        "device = next(model.head.parameters()).device\n",
+        "trained = list(other.head.parameters())\n",
+        "with FSDP.summon_full_params(model):\n    held = list(model.head.parameters())\n",
+    ],
+)
+def test_parameters_of_no_part(use: str) -> None:
+    assert said(FLAT + use) == []

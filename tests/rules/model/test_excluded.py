@@ -135,3 +135,42 @@ LOOP = "for several in path:\n        if several:\n            model = FSDP(net)
 )
 def test_a_name_that_may_have_had_another_value_is_none(wrap: str, load: str, more: str) -> None:
     assert _loads(wrap, load, more)
+
+
+SCRIPT = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from ranks import get_world_size
+
+model = torch.nn.Linear(2, 2)
+world_size = get_world_size()
+if {test}:
+    model = FSDP(model)
+if {again}:
+    state = {{}}
+else:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    state = model.state_dict()
+torch.save(state, "a.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    "test", ["get_world_size() > 1", "world_size > 1", "dist.get_world_size() != 1", "args.z == 3"]
+)
+def test_a_number_rules_out(test: str) -> None:
+    assert {one.line for one in findings(SCRIPT.format(test=test, again=test)) if one.line > 9} == set()
+
+
+@pytest.mark.parametrize(
+    ("test", "again"),
+    [
+        ("get_world_size() > 1", "get_world_size() > 2"),
+        ("world_size > 1", "world_size >= 1"),
+        ("read() > 1", "read() > 1"),
+        ("get_world_size(group) > 1", "get_world_size(group) > 1"),
+    ],
+)
+def test_another_number_rules_nothing_out(test: str, again: str) -> None:
+    found = {one.rule for one in findings(SCRIPT.format(test=test, again=again)) if one.line > 9}
+    assert found == {"FSDP215", "FSDP309"}

@@ -144,3 +144,13 @@ def test_a_parameter_is_between_a_function_and_the_module(own: str) -> None:
     given = f"def outer({own}):\n    def inner():\n        use(net)\n    inner()\ndef use(m):\n    m.ask()\n"
     found = asked(f"{given}net = FSDP(build())\n").certainty
     assert (found is Certainty.NO) is (own == "net")
+
+
+@pytest.mark.parametrize(
+    ("given", "certainty"),
+    [("net: FSDP", Certainty.YES), ("*, net: FSDP", Certainty.YES), ("net: FSDP | None", Certainty.NO)],
+)
+def test_an_annotation_says_what_a_parameter_is(given: str, certainty: Certainty) -> None:
+    source = f"def f({given}):\n    net.ask()\n"
+    assert asked(source).certainty is certainty
+    assert asked(source.replace("    net", "    net = g(net)\n    net")).certainty is not Certainty.YES

@@ -41,3 +41,14 @@ def test_one_kind_alone_is_known(parts: str) -> None:
     result = rewrite(HEAD.format(parts=parts).encode())
     assert isinstance(result, Changed | Unchanged)
     assert "manual" not in [one.level.value for one in result.findings if one.rule == "FSDP309"]
+
+
+@pytest.mark.parametrize(("check", "is_known"), [("pass", False), ("assert isinstance(part, FSDP), 'no'", True)])
+def test_an_assertion_says_which(check: str, is_known: bool) -> None:
+    state = f"\ndef state(part):\n    {check}\n    return part.state_dict()\n"
+    source = HEAD.format(parts=MIXED[0]).replace("part.state_dict()", "state(part)") + state
+    result = rewrite(source.encode())
+    assert isinstance(result, Changed)
+    levels = [one.level.value for one in result.findings if one.rule == "FSDP309"]
+    assert ("manual" in levels) is not is_known
+    assert ("get_model_state_dict(part" in result.source.decode()) is is_known

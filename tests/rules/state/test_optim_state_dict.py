@@ -190,6 +190,7 @@ def test_a_result_that_goes_another_way_comes_from_the_helper(body: str) -> None
     text = output(source)
     assert "fsdp_compat.optim_state_dict_to_load(model, optim, osd)" in text
     assert text.count("load_state_dict(") == source.count("load_state_dict(")
+    assert not [found for found in findings(FSDP1 + source) if "set_optimizer_state_dict" in found.message]
     assert [found.level.value for found in findings(FSDP1 + source, Settings(helpers="never"))] == ["manual"]
 
 

@@ -13,6 +13,7 @@ from fsdp_rules.file.file import File
 from fsdp_rules.file.once import once
 from fsdp_rules.fsdp1.names import FSDP
 from fsdp_rules.model.flowing import known_as
+from fsdp_rules.model.guards import Guard, fsdp1_guard
 from fsdp_rules.model.sharded import sharded
 from fsdp_rules.project.flow import Certainty
 from fsdp_rules.state._governing.state_settings import Config, Expression, Kind
@@ -94,8 +95,10 @@ def state_call(call: cst.Call, file: File) -> StateCall | None:
         return _static(call, known.rpartition(".")[2], file)
     if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("state_dict", "load_state_dict"):
         found = _method(call, call.func.value, call.func.attr.value)
-        other = f"{file.code(call.func.value)} may also be another object with its own {found.name}"
-        return replace(found, problem=other) if known_as("mixed", call.func, file) else found
+        text = file.code(call.func.value)
+        is_mixed = known_as("mixed", call.func, file) and fsdp1_guard(call, text, file) is not Guard.FSDP1
+        other = f"{text} may also be another object with its own {found.name}"
+        return replace(found, problem=other) if is_mixed else found
     return None
 
 

@@ -30,6 +30,7 @@ from fsdp_rules.verdict.diagnosis import (
     remove,
 )
 from fsdp_rules.verdict.finding import Level
+from fsdp_rules.verdict.sentence import sentence
 
 #: Why a load is not sent from rank 0, whose file is another one.
 OF_A_RANK = "assumes the files of all ranks have the same values of what is sharded, since each rank cuts its own"
@@ -240,7 +241,9 @@ class Putting(Writer):
         arguments: list[Build] = [self.model, held, lambda code: code(state)]
         if self.state.broadcast:
             arguments.append(lambda code: "rank0_only=True")
-        return self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code))
+        taken = self.replaced(lambda code: self.call(helper, arguments, lambda code: "", code))
+        said = f"{HELPERS[Action.SET_OPTIM]} returns the state that load_state_dict takes"
+        return replace(taken, message=sentence(said, *self.remarks, *self.notes))
 
     def _never_loaded(self) -> Diagnosis:
         return Diagnosis(
