@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -63,7 +63,7 @@ def discover(paths: Sequence[str], selection: Selection = ALL_FILES) -> list[Sou
 
     A file is always taken. In a directory: what git tracks and what it neither tracks nor ignores, submodules
     included; outside of git, or where git ignores the whole directory, a walk that honours every ``.gitignore`` in it;
-    both without what ``selection`` leaves out.
+    both without what ``selection`` leaves out, and without copies of its sources in ``build/lib``.
     Directories reached through a symlink are not entered. A dangling symlink is returned, so that reading names it.
     Raises :class:`NoSuchPath` before anything else is done.
     """
@@ -82,7 +82,15 @@ def discover(paths: Sequence[str], selection: Selection = ALL_FILES) -> list[Sou
             real = _resolve(place) if is_link else directories[place.parent] / place.name
             # A file that is reached by its own name and by links goes by its own name.
             found[real] = min(found.get(real, name), name)
-    return sorted(Source(shown, real) for real, (_, shown) in found.items())
+    named = {_resolve(root) for root in roots}
+    kept = (real for real in found if real in named or not _is_built(real, found))
+    return sorted(Source(found[real][1], real) for real in kept)
+
+
+def _is_built(path: Path, found: Container[Path]) -> bool:
+    """Whether ``path`` is the copy of a source among ``found`` that setuptools puts into ``build/lib``."""
+    root, _, rest = path.as_posix().rpartition("/build/lib/")
+    return bool(root) and any(Path(root, sources, rest) in found for sources in ("", "src"))
 
 
 def refuse_missing(name: str) -> None:

@@ -41,6 +41,18 @@ def test_names_are_as_the_user_gave_them(tmp_path: Path) -> None:
     assert shown("script") == ["script"]
 
 
+def test_what_setuptools_has_built_is_no_source(tmp_path: Path) -> None:
+    make(tmp_path, "pack/a.py", "src/other/b.py", "build/lib/pack/a.py", "build/lib/other/b.py", "build/lib/own.py")
+    assert shown(".") == ["build/lib/own.py", "pack/a.py", "src/other/b.py"]
+    assert shown("build") == [f"build/lib/{name}" for name in ("other/b.py", "own.py", "pack/a.py")]
+    assert shown(".", "build/lib/pack/a.py") == [
+        "build/lib/own.py",
+        "build/lib/pack/a.py",
+        "pack/a.py",
+        "src/other/b.py",
+    ]
+
+
 def test_a_missing_path_is_refused_before_anything(tmp_path: Path) -> None:
     make(tmp_path, "a.py")
     with pytest.raises(NoSuchPath, match=r"no such file or directory: nowhere"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Collection, Set
 
 from fsdp_rules.ir.operations import At, Body, Call, Free, GetAttribute, Import
 from fsdp_rules.project.parts import BESIDE
@@ -70,7 +70,7 @@ def _is_outer(frame: Frame, call: Call, machine: Interpreter) -> bool:
     return all(one.body is None for one in callees)
 
 
-def _is_beside(callees: Set[Obj]) -> bool:
+def _is_beside(callees: Collection[Obj]) -> bool:
     """Whether ``callees`` load no weights: the method of a tokenizer, of a configuration, or the like."""
     return bool(callees) and all(
         one.kind is Kind.EXTERN and BESIDE.search(one.data.rpartition(".")[0]) is not None for one in callees
