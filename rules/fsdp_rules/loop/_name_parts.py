@@ -18,7 +18,7 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
 #: An index and what is inside of the module there, in a text or in a regular expression.
-ACROSS = re.compile(r"(\d|\\d[+*]?|\][+*]?)[)}]*\\?\.[A-Za-z_(\[]")
+ACROSS = re.compile(r"((?<!\w)\d+|\\d[+*]?|\][+*]?)[)}]*\\?\.[A-Za-z_(\[]")
 MATCHING = frozenset({"findall", "fullmatch", "match", "search"})
 #: Of these, what matches at the beginning of a text alone, and a pattern that says what that is.
 ANCHORED = frozenset({"fullmatch", "match"})

@@ -165,7 +165,13 @@ def test_other_pieces_are_not_the_prefix(use: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "use", ["found = 'up.weight' in name", "found = re.search(r'bias$', name)", "x = 'a.0.b' in text"]
+    "use",
+    [
+        "found = 'up.weight' in name",
+        "found = name.endswith('ln_1.weight')",
+        "found = re.search(r'bias$', name)",
+        "x = 'a.0.b' in text",
+    ],
 )
 def test_texts_inside_of_a_unit_are_the_same(use: str) -> None:
     assert levels(f"{UNITS}{LOOP}{use}\n") == []
