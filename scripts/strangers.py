@@ -5,6 +5,8 @@
 Each folder of fixtures/strangers is one program, with a program.toml beside it. A program writes into the folder that
 STRANGER_OUT names: metrics, checkpoints, logs. Before and after are compared file by file, tensor by tensor, bit for
 bit; numbers whose key says norm may differ by 1e-5 relative. Ranks are forked from one process that has imported torch.
+Where a program is only announced to differ, what its findings say is done as after_by_hand/edits.toml has it, and it
+is compared again: equal after manual, or equal as stated, where a finding says of the rest that it stays different.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ sys.path[0] = str(ROOT / "scripts")
 
 import strangers_run as ranks  # noqa: E402
 from strangers_compare import Difference, compared  # noqa: E402
+from strangers_hand import ByHand, renamed  # noqa: E402
 
 LEVELS = ("safe", "review", "manual", "info")
 MODES = ("native", "shim")
@@ -95,6 +99,7 @@ class Rewrite:
     levels: dict[str, int]
     manual: list[str]
     text: str = field(repr=False, default="")
+    rules: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -188,7 +193,8 @@ def judged(program: Program, options: argparse.Namespace) -> list[Result]:
             tree = copied(program.tree, base / mode / "tree")
             record = traced(program, original, base) if options.trace and mode == "native" else None
             trees[mode] = (tree, rewritten(tree, mode, record))
-        by_hand = program.tree / "after_by_hand" / "edits.toml"
+        edits = program.tree / "after_by_hand" / "edits.toml"
+        by_hand = ByHand.read(edits) if edits.exists() else None
         for setting, arguments in program.settings.items():
             began = time.monotonic()
             before = ranks.run(program, arguments, original, base / "before" / setting)
@@ -207,13 +213,16 @@ def judged(program: Program, options: argparse.Namespace) -> list[Result]:
                 after = ranks.run(program, arguments, tree, base / mode / setting)
                 left = [] if after.failed else compared(before.out, after.out)
                 result = verdict_of(program, setting, mode, rewrite, after.failed, left)
-                if result.verdict == "announced" and by_hand.exists() and mode == "native":
-                    unfit = edited(tree, by_hand, base / "by_hand" / "tree")
-                    hand = ranks.run(program, arguments, base / "by_hand" / "tree", base / "by_hand" / setting)
-                    left = [] if hand.failed else compared(before.out, hand.out)
-                    rest = [d for d in left if not program.explains(d)]
+                if result.verdict == "announced" and by_hand is not None and mode == "native":
+                    place = base / "by_hand"
+                    unfit = by_hand.edited(tree, place / "tree") or by_hand.unfit(rewrite.rules)
+                    hand = ranks.run(program, arguments, place / "tree", place / setting)
+                    read = partial(renamed, names=by_hand.renamed)
+                    left = [] if hand.failed else compared(before.out, hand.out, read)
+                    left = [d for d in left if not program.explains(d)]
+                    rest = [d for d in left if not by_hand.states(d)]
                     if not hand.failed and not unfit and not rest:
-                        result.verdict = "equal after manual"
+                        result.verdict = "equal as stated" if left else "equal after manual"
                     else:
                         result.note += f"; by hand: {unfit or hand.failed or rest[0]}"
                 result.seconds = time.monotonic() - began
@@ -245,19 +254,6 @@ def copied(tree: Path, place: Path) -> Path:
     return Path(shutil.copytree(tree, place, ignore=ignored))
 
 
-def edited(tree: Path, edits: Path, place: Path) -> str:
-    """Do in a copy of rewritten code what the findings say; empty, or what is no longer there."""
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(tree, place)
-    for edit in tomllib.loads(edits.read_text())["edit"]:
-        path = place / edit["file"]
-        text = path.read_text()
-        if edit["find"] not in text:
-            return f"{edit['file']} no longer has {edit['find']!r} after the rewrite"
-        path.write_text(text.replace(edit["find"], edit["replace"]))
-    return ""
-
-
 def traced(program: Program, tree: Path, base: Path) -> Path | None:
     """The record of the first setting of a program; None where it does not train."""
     from fsdp_migrate.trace.record import dumped, merged
@@ -286,7 +282,8 @@ def rewritten(tree: Path, mode: str, record: Path | None = None) -> Rewrite:
         for f in found["findings"]
         if f["level"] == "manual"
     ]
-    return Rewrite(done.returncode, {k: counts[k] for k in LEVELS}, manual, done.stdout + done.stderr)
+    rules = frozenset(f["rule"] for f in found["findings"])
+    return Rewrite(done.returncode, {k: counts[k] for k in LEVELS}, manual, done.stdout + done.stderr, rules)
 
 
 def files(out: Path) -> int:

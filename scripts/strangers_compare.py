@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,28 +45,28 @@ class Difference:
         return f"{self.place}: {self.text}"
 
 
-def compared(before: Path, after: Path) -> list[Difference]:
-    """All differences, those of numbers first."""
+def compared(before: Path, after: Path, read: Callable[[Any], Any] = lambda value: value) -> list[Difference]:
+    """All differences, those of numbers first. ``read`` gives what a reader makes of a value that ``before`` has."""
     names = [{str(p.relative_to(d)) for p in d.rglob("*") if p.is_file()} for d in (before, after)]
     found = [Difference(name, "not written after") for name in sorted(names[0] - names[1])]
     found += [Difference(name, "written only after") for name in sorted(names[1] - names[0])]
     for name in sorted(names[0] & names[1]):
-        found += _file(name, before / name, after / name)
+        found += _file(name, before / name, after / name, read)
     return sorted(found, key=lambda d: not d.place.partition("#")[0].endswith(".json"))
 
 
-def _file(name: str, old: Path, new: Path) -> Iterator[Difference]:
+def _file(name: str, old: Path, new: Path, read: Callable[[Any], Any]) -> Iterator[Difference]:
     if old.suffix == ".json":
-        yield from _values(f"{name}#", json.loads(old.read_text()), json.loads(new.read_text()))
+        yield from _values(f"{name}#", read(json.loads(old.read_text())), json.loads(new.read_text()))
     elif old.suffix == ".jsonl":
         one, two = ([json.loads(text) for text in p.read_text().splitlines()] for p in (old, new))
-        yield from _values(f"{name}#", one, two)
+        yield from _values(f"{name}#", read(one), two)
     elif old.name == ".metadata":
-        yield from _values(f"{name}#", _consolidated(old.parent), _consolidated(new.parent))
+        yield from _values(f"{name}#", read(_consolidated(old.parent)), _consolidated(new.parent))
     elif old.suffix == ".distcp":
         return
     elif old.suffix in PICKLES:
-        yield from _values(f"{name}#", _loaded(old), _loaded(new))
+        yield from _values(f"{name}#", read(_loaded(old)), _loaded(new))
     else:
         yield from _texts(name, old.read_bytes(), new.read_bytes())
 

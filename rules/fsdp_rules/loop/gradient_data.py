@@ -39,7 +39,8 @@ NUMBERS = frozenset({"abs", "detach", "float", "item", "max", "mean", "norm", "n
 PLAIN = frozenset({"Histogram", "_foreach_norm", "add_histogram", "allclose", "asarray", "numpy", "tolist"})
 SCALES = frozenset({"clamp_", "copy_", "div_", "mul_"})
 ADVICE = (
-    "use p.grad.to_local(), this rank's shard as under FSDP1, or p.grad.full_tensor(). To clip, call "
+    "use p.grad.to_local(), this rank's shard, which FSDP2 cuts by rows (FSDP1: by elements), so that only sums over "
+    "ranks are FSDP1's, or p.grad.full_tensor(). To clip, call "
     "torch.nn.utils.clip_grad_norm_(model.parameters(), limit)"
 )
 #: torch 2.13: ``mean`` and ``std`` are of the whole gradient, ``norm``, ``max`` and ``sum`` become the rank's part by

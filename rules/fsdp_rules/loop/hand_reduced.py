@@ -24,7 +24,7 @@ PASSED_ON = frozenset({"abs", "cpu", "data", "detach", "double", "flatten", "flo
 #: Code that knows of DTensors already.
 SUMMED = "the norm of a DTensor may be global already: all_reduce then counts it twice"
 ADVICE = (
-    "use p.grad.to_local(), this rank's shard as under FSDP1 (grad.norm() ** 2 is global under FSDP2, "
+    "use p.grad.to_local(), this rank's shard (grad.norm() ** 2 is global under FSDP2, "
     "grad.norm().item() is not). Or replace the whole computation with "
     "torch.nn.utils.clip_grad_norm_(model.parameters(), limit).full_tensor()"
 )

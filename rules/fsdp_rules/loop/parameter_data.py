@@ -133,7 +133,8 @@ def _read(node: cst.CSTNode, held: Certainty, name: str, file: File) -> Iterable
         node,
         Level.MANUAL,
         raises if held is Certainty.YES else f"if this model is sharded here, {raises}",
-        "use parameter.to_local(), this rank's shard as under FSDP1, or parameter.full_tensor() on all ranks",
+        "use parameter.to_local(), this rank's shard, which FSDP2 cuts by rows (FSDP1: by elements), or "
+        "parameter.full_tensor() on all ranks",
     )
 
 

@@ -21,8 +21,9 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 ADVICE = (
-    "use p.to_local(), this rank's shard as under FSDP1, or p.full_tensor() on all ranks. Use to_local() for a sum "
-    "of squares that is all-reduced. Without the all_reduce, full_tensor() of the result is a plain tensor"
+    "use p.to_local(), this rank's shard, which FSDP2 cuts by rows (FSDP1: by elements), so that only sums over ranks "
+    "are FSDP1's, or p.full_tensor() on all ranks. Use to_local() for a sum of squares that is all-reduced. Without "
+    "the all_reduce, full_tensor() of the result is a plain tensor"
 )
 #: torch 2.13: ``mean`` and ``std`` are of the whole parameter, ``norm``, ``max`` and ``sum`` become the rank's part by
 #: ``.item()`` or ``float``.

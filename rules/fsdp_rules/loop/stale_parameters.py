@@ -25,14 +25,19 @@ from fsdp_rules.verdict.rule import Rule
 READS = frozenset({"get_model_state_dict", "get_state_dict", "state_dict", "summon_full_params"})
 NATIVE = "FSDP1 uses the old values until its next backward; FSDP2 uses the new ones"
 UNSURE = "if parameters belong to the root itself: "
-MOVE = "change the parameters before the forward, or after a backward, where both see the change at once, and compare"
+KEEP = (
+    "To keep the numbers, shard by fsdp_compat.shard, remove the reshard here, and save inside "
+    "fsdp_compat.summon_full_params"
+)
+MOVE = (
+    "change the parameters before the forward, or after a backward, where both see the change at once, and compare. "
+    f"{KEEP}"
+)
 #: Of a target network or a teacher, which never runs a backward.
 NEVER = (
     "if it never runs a backward, FSDP1 ignored every change to the root's own parameters after its first forward. "
-    "Keep the line to get the intended behaviour, and expect different losses. To keep the numbers, shard by "
-    "fsdp_compat.shard, "
-    "remove the reshard here, and save inside fsdp_compat.summon_full_params. Otherwise change them before the "
-    "forward, or after a backward, and compare"
+    f"Keep the line to get the intended behaviour, and expect different losses. {KEEP}. Otherwise change them before "
+    "the forward, or after a backward, and compare"
 )
 
 

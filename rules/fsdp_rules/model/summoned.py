@@ -19,6 +19,14 @@ def is_summoned(node: cst.CSTNode, file: File) -> bool:
     return next(_summoning(node, file), None) is not None or runs_in("gathered", node, file)
 
 
+def gathers_all_of(model: cst.BaseExpression, file: File) -> bool:
+    """Whether the innermost ``with`` that gathers around ``model`` gathers ``model``, its inner units too."""
+    item = next(_summoning(model, file), None)
+    given = (bind(item, ("module", "recurse")) if isinstance(item, cst.Call) else None) or {}
+    is_same = "module" in given and file.code(given["module"]) == file.code(model)
+    return is_same and ("recurse" not in given or literal_bool(given["recurse"]) is True)
+
+
 def is_written_back(node: cst.CSTNode, file: File) -> bool:
     """Whether the innermost such ``with`` around ``node`` may write into the shards what was written inside."""
     item = next(_summoning(node, file), None)

@@ -141,7 +141,8 @@ class ValueFacts:
     """The facts of each file, by the positions of its expressions.
 
     ``touched`` are the files in which something may be a model, or something of one, ``reached`` these and those to
-    which FSDP1's class, models that stay in it or models in another wrapper come. ``traits`` are the positions of each.
+    which FSDP1's class, models that stay in it, models in another wrapper or names of parameters come. ``traits`` are
+    the positions of each.
     ``named`` is what the dotted names in each function may be. ``attributes`` are those as which some object has a
     model, ``returning`` the last names of functions that return one, with their files. ``through`` are the functions
     that the models of each function that wraps come through, ``makers`` the files of those that return them and of

@@ -162,7 +162,7 @@ def facts_of(
         changed=changed,
         built_early=built_early,
         built_before=earlier,
-        reached=reached(machine) | machine.modules.unparsed,
+        reached=reached(machine).union(machine.modules.unparsed, by_name, tables),
         read=_read(machine, gives),
         thawed=thawed(machine),
         named=_named(known, lines, machine, gives),

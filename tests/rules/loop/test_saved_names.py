@@ -120,3 +120,24 @@ def test_names_that_another_file_takes_of_the_module(of: str, arguments: str, sa
     results = rewrite_tree({path: text.encode() for path, text in files.items()})
     every = [one for result in results.values() for one in getattr(result, "findings", ())]
     assert [one.level.value for one in every if one.rule == "FSDP207" and "saved here" in one.message] == said
+
+
+WRITERS = [
+    "import json\n\ndef keep(value, path):\n    with open(path, 'w') as file:\n        json.dump(value, file)\n",
+    "import json\n\nclass Log:\n    def __init__(self):\n        self.rows = []\n\n    def add(self, row):\n"
+    "        self.rows.append(row)\n\n    def close(self, path):\n        json.dump(self.rows, open(path, 'w'))\n\n"
+    "def keep(value, path):\n    log = Log()\n    log.add({'model': value})\n    log.close(path)\n",
+]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("{n: p.sum().item() for n, p in model.named_parameters()}", ["manual"]), ("[1 for _ in model.modules()]", [])],
+)
+def test_names_that_a_file_saves_which_knows_no_model(writer: str, value: str, said: list[str]) -> None:
+    arguments = "auto_wrap_policy=always_wrap_policy, use_orig_params=True"
+    source = "from files import keep\n" + HEAD.format(arguments=arguments, body=f"    keep({value}, path)")
+    results = rewrite_tree({"run.py": source.encode(), "files.py": writer.encode()})
+    found = getattr(results.get("files.py"), "findings", ())
+    assert [one.level.value for one in found if one.rule == "FSDP207"] == said

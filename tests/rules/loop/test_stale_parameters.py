@@ -179,6 +179,7 @@ def train(net, other, batches, optimizer):
     found = [one for one in findings(source) if one.rule == "FSDP239"]
     assert [one.level.value for one in found] == ["manual"]
     assert found[0].advice.startswith(advice)
+    assert "to keep the numbers, shard by fsdp_compat.shard, remove the reshard here" in found[0].advice.lower()
 
 
 #: Averages that keep the parameters which they were made of.

@@ -572,3 +572,31 @@ def main(net):
     assert [found.level.value for found in findings(source) if found.rule == "FSDP309"] == said
     reached = source + "    accelerator.state(model)\n"
     assert [found.level.value for found in findings(reached) if found.rule == "FSDP309"] == ["manual"]
+
+
+@pytest.mark.parametrize(
+    ("with_", "is_kept"),
+    [
+        ("with FSDP.summon_full_params(one, writeback=False):", True),
+        ("with one.summon_full_params(one, offload_to_cpu=True):", True),
+        ("with FSDP.summon_full_params(one, recurse=False):", False),
+        ("with FSDP.summon_full_params(model):", False),
+        ("with torch.no_grad():", False),
+    ],
+)
+def test_a_state_that_summon_full_params_gathers_may_be_empty(with_: str, is_kept: bool) -> None:
+    body = f"""
+import torch
+{WRAP}
+def save(model, names):
+    model = FSDP(model)
+    states = {{}}
+    for name, one in model.named_modules():
+        if isinstance(one, FSDP) and name in names:
+            {with_}
+                states.update({{f"{{name}}.{{k}}": v.clone() for k, v in one.state_dict().items()}})
+    return states
+"""
+    text = output(body)
+    assert ("in one.state_dict().items()" in text) is is_kept
+    assert ("get_model_state_dict(one," in text) is not is_kept

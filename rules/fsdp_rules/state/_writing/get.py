@@ -16,7 +16,7 @@ from fsdp_rules.model.flowing import known_as
 from fsdp_rules.model.origin import may_have_group
 from fsdp_rules.model.resharding import reshard_before
 from fsdp_rules.model.sharded import wrapper_of
-from fsdp_rules.model.summoned import is_summoned
+from fsdp_rules.model.summoned import gathers_all_of, is_summoned
 from fsdp_rules.model.wrap_given import wrap_given
 from fsdp_rules.model.wrappers import other_wrapper
 from fsdp_rules.project.project import Certainty
@@ -36,6 +36,7 @@ from fsdp_rules.verdict.sentence import sentence
 #: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
 OF_ALL = "assumes the model's process_group contains every rank (only global rank 0 gets the state)"
 ALONE = "only rank 0 reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
+GATHERED = "unchanged: summon_full_params gathers this state, which get_model_state_dict refuses if it is empty"
 COPIED = "copies the state (FSDP1 returns a copy, FSDP2's state changes with the next step)"
 OBJECTS = "get_optimizer_state_dict raises where an optimizer's groups hold a torch.dtype or torch.device, as here"
 LIVE = "under NO_SHARD it shares tensors with FSDP1's optimizer, so a kept state changes with the next step"
@@ -61,6 +62,8 @@ class Taking(Writer):
     def diagnosis(self) -> Diagnosis:
         """The verdict."""
         optim = self.state.optim
+        if self._is_gathered():
+            return Diagnosis(self.state.call, Level.SAFE, GATHERED, claims=(self.state.call.func,))
         if self.state.action is Action.GET_MODEL or optim is None:
             config, arguments = self.context.model_config, [self.model]
         else:
@@ -131,6 +134,11 @@ class Taking(Writer):
         taken = self.replaced(lambda code: self.call(helper, arguments, lambda _: kept, code), self.site.sure)
         message = sentence(f"{HELPERS[Action.GET_OPTIM]} returns the state", why, *self.notes)
         return replace(taken, message=message)
+
+    def _is_gathered(self) -> bool:
+        """Whether a method takes the state of a model in the helper's block that has gathered it."""
+        is_plain = self.block is None and self.site.is_method and self.state.action is Action.GET_MODEL
+        return is_plain and self.file.settings.may_help and gathers_all_of(self.site.model, self.file)
 
     def _lacks_ranks(self) -> bool:
         """Whether a state of shards is taken where rank 0 alone is, and nothing has gathered them."""
