@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import takewhile
 
 import libcst as cst
 
@@ -10,6 +11,7 @@ from fsdp_rules.file.ancestors import tests_above, tests_around
 from fsdp_rules.file.expressions import brief
 from fsdp_rules.file.file import File
 from fsdp_rules.file.rank_tests import asks_for_rank
+from fsdp_rules.file.reaching import definitions
 from fsdp_rules.loop._not_sharded_yet import is_not_sharded_yet
 from fsdp_rules.loop._own_optimizer import own_optimizer
 from fsdp_rules.loop._reductions import is_only_reported
@@ -41,8 +43,8 @@ class RankGuards(Rule):
     FSDP1's sharded parameters are plain local tensors, so a single rank may print its shard's norm. FSDP2's are
     DTensors: a norm or a sum of the whole tensor is a collective. On a single rank, `.full_tensor()` hangs, and
     `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard on all ranks.
-    A count that decides something, or that is stored, is `manual`. So is a count of the parameters themselves where
-    FSDP1 shows flat ones, one for each unit (`use_orig_params=False`).
+    A count that decides something, or that is stored or logged in a table, is `manual`. So is a count of the
+    parameters themselves where FSDP1 shows flat ones, one for each unit (`use_orig_params=False`).
     """
 
     id = "FSDP214"
@@ -109,18 +111,42 @@ def report(model, rank):
 
 
 def _is_handed_on(node: cst.CSTNode, file: File) -> bool:
-    """Whether the count is reported, or given to a name or a caller, so that nothing here is decided or kept by it."""
-    if isinstance(node, cst.Call) and is_only_reported(node, file):
+    """Whether the count is reported, or given to a name or a caller, so that nothing here is decided or kept by it.
+
+    A logger that is given a table keeps it with the numbers of the run.
+    """
+    if isinstance(node, cst.Call) and is_only_reported(node, file) and not _is_entry(node, file):
         return True
     for around in file.ancestors(node):
         if isinstance(around, cst.Comparison | cst.Dict | cst.List | cst.Subscript | cst.BooleanOperation):
             return False
         if isinstance(around, cst.BaseStatement | cst.BaseSmallStatement):
             targets = [one.target for one in around.targets] if isinstance(around, cst.Assign) else []
-            return isinstance(around, cst.Return | cst.Expr | cst.AugAssign) or (
-                bool(targets) and all(isinstance(one, cst.Name) for one in targets)
+            names = [one.value for one in targets if isinstance(one, cst.Name)]
+            if len(names) < len(targets):
+                return False
+            return not _is_stored(around, names, file) and bool(
+                names or isinstance(around, cst.Return | cst.Expr | cst.AugAssign)
             )
     return False
+
+
+def _is_entry(node: cst.CSTNode, file: File) -> bool:
+    """Whether ``node`` is in an entry of a dictionary that is written in its statement."""
+    in_statement = takewhile(lambda one: not isinstance(one, cst.BaseSmallStatement), file.ancestors(node))
+    return any(isinstance(one, cst.DictElement) for one in in_statement)
+
+
+def _is_stored(statement: cst.CSTNode, names: Collection[str], file: File) -> bool:
+    """Whether what ``statement`` gives ``names`` is an entry of a display, which goes on to a log or a file."""
+    if not names:
+        return False
+    around = file.function(statement) or file.module
+    return any(
+        isinstance(file.parent(use), cst.DictElement | cst.Element) and statement in (definitions(use, file) or ())
+        for use in file.inside(around, cst.Name)
+        if use.value in names
+    )
 
 
 def _counted(node: cst.CSTNode, file: File) -> cst.BaseExpression | None:

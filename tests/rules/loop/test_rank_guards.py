@@ -75,6 +75,11 @@ def report(net):
         ("sizes = {}\n    for name, p in model.named_parameters():\n        sizes[name] = p.numel()", "manual"),
         ("print(sum(p.numel() for unit in FSDP.fsdp_modules(model) for p in unit.parameters()))", "review"),
         ("return sum(p.numel() for p in model.parameters())", "review"),
+        ("n = sum(p.numel() for p in model.parameters())\n    log({'n': n}, -1)", "manual"),
+        ("log({'n': sum(p.numel() for p in model.parameters())}, -1)", "manual"),
+        ("own = sum(p.numel() for p in model.parameters())\n    rows = [own, 1]\n    return rows", "manual"),
+        ("n = sum(p.numel() for p in model.parameters())\n    n = 1\n    log({'n': n})", "review"),
+        ("n = sum(p.numel() for p in model.parameters())\n    log('n', n)", "review"),
     ],
 )
 def test_counts_that_decide_or_are_kept_are_manual(body: str, level: str, to: str) -> None:
