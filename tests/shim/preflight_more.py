@@ -175,6 +175,36 @@ def healthy_hybrid() -> Built:
     return shard(Model(), mesh=init_device_mesh(KIND, (2, 2), mesh_dim_names=("r", "s"))), None, None
 
 
+def over_two_meshes() -> Built:
+    model = Model()
+    fully_shard(model.layers[0], mesh=init_device_mesh(KIND, (2, 2), mesh_dim_names=("r", "s")))
+    for layer in model.layers[1:]:
+        fully_shard(layer)
+    return fully_shard(model), None, None
+
+
+class WeightWithDynamicFloat8CastTensor(torch.Tensor):
+    """As the one of torchao, whose gather casts it."""
+
+
+def float8(rows: int) -> Built:
+    model = Model()
+    model.extra = nn.Linear(8, rows, bias=False)
+    shard(model)
+    # torchao's tensor keeps its class through the operations by which fully_shard takes a shard of it.
+    weight = model.extra.weight
+    weight._local_tensor = weight._local_tensor.as_subclass(WeightWithDynamicFloat8CastTensor)  # type: ignore[union-attr,operator]
+    return model, None, None
+
+
+def uneven_float8() -> Built:
+    return float8(9)
+
+
+def healthy_float8() -> Built:
+    return float8(8)
+
+
 ALL: dict[Callable[[], Built], str | None] = {
     **BUILDERS,
     healthy_mixed_dtypes: None,
@@ -184,6 +214,8 @@ ALL: dict[Callable[[], Built], str | None] = {
     packed_outside: "quantised",
     packed_layer: "quantised",
     eight_bit_optimizer: "quantised",
+    uneven_float8: "uneven-float8",
+    healthy_float8: None,
     state_by_local_size: "state-dtypes",
     mixed_dtypes: "mixed-dtypes",
     adapters_alone: "adapters-alone",
@@ -208,6 +240,7 @@ FOUR: dict[Callable[[], Built], str | None] = {
     over_some_ranks: "fewer-ranks",
     healthy_hybrid: None,
     resharded_to_two: "mesh-per-unit",
+    over_two_meshes: "several-meshes",
     healthy_resharded_to_two: None,
 }
 

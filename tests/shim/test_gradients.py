@@ -72,6 +72,36 @@ def test_training_with_active_clipping_follows_fsdp1(pool: Pool) -> None:
         assert_same(theirs, ours, rounding=1e-5)
 
 
+def over_several(rank: int, world_size: int, side: str, norm_type: float) -> list[float]:
+    """Worker: the norms before and after clipping of a model of which one unit is sharded over pairs of ranks."""
+    pairs = init_device_mesh(DEVICE.type, (2, 2), mesh_dim_names=("between", "within"))["within"]
+    torch.manual_seed(rank // 2)
+    own = nn.Linear(6, 6)
+    torch.manual_seed(2)
+    model = nn.Sequential(own, nn.Linear(6, 3)).to(DEVICE)
+    if side == "native":
+        fully_shard(model[0], mesh=pairs)
+        fully_shard(model, mesh=init_device_mesh(DEVICE.type, (world_size,)))
+    else:
+        wrap = {"fsdp1": FSDP1, "shim": fsdp_compat.FSDP}[side]
+        with quiet_fsdp1():
+            model[0] = wrap(model[0], device_mesh=pairs, device_id=DEVICE, use_orig_params=True)
+            model = wrap(model, device_id=DEVICE, use_orig_params=True)
+    model(torch.full((4, 6), float(rank + 1), device=DEVICE)).square().sum().backward()
+    clip = clip_grad_norm_ if side == "native" else type(model).clip_grad_norm_
+    return [clip(model, 1.0, norm_type).item() for _ in range(2)]
+
+
+@pytest.mark.parametrize("norm_type", [2.0, math.inf])
+@pytest.mark.parametrize("side", ["native", "shim"])
+def test_shards_over_several_meshes_count_as_in_fsdp1(pool: Pool, side: str, norm_type: float) -> None:
+    theirs = pool.run(over_several, 4, "fsdp1", norm_type)
+    assert theirs[0][0] > 1.0
+    assert theirs[0] == theirs[3]
+    for first, second in zip(theirs, pool.run(over_several, 4, side, norm_type), strict=True):
+        assert second == pytest.approx(first, rel=1e-5)
+
+
 def with_ignored(rank: int, world_size: int, side: str, norm_type: float) -> tuple[float, list[torch.Tensor]]:
     """Worker: clip a model with parameters that are not sharded and whose gradients differ between ranks."""
     model = build()

@@ -10,7 +10,7 @@ from fsdp_rules.fsdp1.names import FSDP_PACKAGE, canonical
 from fsdp_rules.project.project import Project
 
 #: What leads into a trap that is there without FSDP1 too.
-TRAP = re.compile(r"distributed[. ].*checkpoint|ShardedTensor")
+TRAP = re.compile(r"distributed[. ].*checkpoint|ShardedTensor|\.full_tensor\(|enable_fsdp_float8_all_gather")
 #: The project's own comments in a source.
 OWN = "fsdp-migrate"
 #: Names that stand for FSDP1 in much that has nothing to do with it: arguments, settings, texts.

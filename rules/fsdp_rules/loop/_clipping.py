@@ -52,6 +52,10 @@ NO_CPU_BACKEND = Need(
     "parameters may be offloaded, and NCCL cannot reduce a norm on the CPU",
     'start the process group with backend="cpu:gloo,cuda:nccl"',
 )
+SEVERAL = Need(
+    "units may be sharded over several meshes, where torch's clip_grad_norm_ raises",
+    "if all units share one mesh, call torch.nn.utils.clip_grad_norm_",
+)
 ASKED = Need("--helpers always asks for it", "use --helpers needed")
 OFFLOADED = "assumes the process group has a CPU backend if parameters are offloaded"
 
@@ -91,6 +95,8 @@ def clipping_of(call: cst.Call, receiver: cst.BaseExpression, file: File) -> Cli
     given = wrap_given(receiver, file)
     if given.gives("ignored", *IGNORED) is not Certainty.NO:
         return Clipping(MIXED)
+    if given.has_several_meshes():
+        return Clipping(SEVERAL)
     is_offloaded = given.offloads() is not Certainty.NO
     if is_offloaded and lacks_cpu_backend(file):
         return Clipping(NO_CPU_BACKEND)

@@ -34,10 +34,10 @@ class ClipGradNorm(Rule):
 
     FSDP1 needs its own method, because the ranks have plain local shards. FSDP2's gradients are DTensors, so
     `torch.nn.utils.clip_grad_norm_` computes the global norm. It returns a DTensor, and `.full_tensor()` turns it into
-    the value that FSDP1 returned. If plain parameters of this model are mixed with sharded ones,
-    `fsdp_compat.clip_grad_norm_` does what FSDP1's method did. If parameters are offloaded to the CPU, the norm is
-    reduced there, so the process group needs a CPU backend (`"cpu:gloo,cuda:nccl"`). If the same file starts the
-    process group with "nccl", FSDP232 adds gloo.
+    the value that FSDP1 returned. If plain parameters of this model are mixed with sharded ones, or its units are
+    sharded over several meshes, torch's function raises: `fsdp_compat.clip_grad_norm_` does what FSDP1's method did.
+    If parameters are offloaded to the CPU, the norm is reduced there, so the process group needs a CPU backend
+    (`"cpu:gloo,cuda:nccl"`). If the same file starts the process group with "nccl", FSDP232 adds gloo.
 
     The two agree to a relative difference of about 1e-6, because they sum the squares in a different order.
     """

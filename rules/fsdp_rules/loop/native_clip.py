@@ -33,7 +33,8 @@ class NativeClip(Rule):
     factor. FSDP2's are DTensors: all ranks clip by the global norm. That is the intended behaviour, but the numbers
     differ whenever clipping is active. A limit of 1e5 or more is assumed never to clip, and an infinite limit never
     does. The returned norm is a DTensor, and `.full_tensor()` turns it into a number on every torch version. Gradients
-    of parameters that FSDP ignores are plain tensors, and torch's function raises if they are mixed with DTensors.
+    of parameters that FSDP ignores are plain tensors, and torch's function raises if they are mixed with DTensors. It
+    also raises if the units of a model are sharded over several meshes.
     """
 
     id = "FSDP215"
@@ -72,12 +73,12 @@ def train(model, loss):
         parent = file.parent(node)
         if held is Certainty.NO or (isinstance(parent, cst.Attribute) and parent.attr.value == "full_tensor"):
             return
-        mixed = model is not None and wrap_given(model, file).gives("ignored", *IGNORED) is not Certainty.NO
+        raises = "" if model is None else _raises(model, file)
         if _is_for_unwrapped(node, model, held, file) or (
-            _limit(node) == inf and isinstance(parent, cst.Expr) and not mixed
+            _limit(node) == inf and isinstance(parent, cst.Expr) and not raises
         ):
             return
-        yield self._numbers(node, held, file) if not mixed else _of_both(node, held, file)
+        yield self._numbers(node, held, file) if not raises else _of_several(node, raises, held)
         if model is not None and not isinstance(parent, cst.Expr) and sharded(model, file).why is Why.ABOVE:
             yield Diagnosis(
                 node,
@@ -105,9 +106,16 @@ def train(model, loss):
         return Diagnosis(call.func, Level.MANUAL, f"if these parameters are sharded, {message}", advice)
 
 
-def _of_both(call: cst.Call, held: Certainty, file: File) -> Diagnosis:
-    """The verdict about ``call`` on a model of which some parameters are ignored: it raises where these are trained."""
-    message = "ignored (plain) and sharded parameters are mixed, which raises if both are trained"
+def _raises(model: cst.BaseExpression, file: File) -> str:
+    """Why torch's function may raise on the parameters of ``model``, "" where it does not."""
+    given = wrap_given(model, file)
+    if given.gives("ignored", *IGNORED) is not Certainty.NO:
+        return "ignored (plain) and sharded parameters are mixed, which raises if both are trained"
+    return "units may be sharded over several meshes, which raises" if given.has_several_meshes() else ""
+
+
+def _of_several(call: cst.Call, message: str, held: Certainty) -> Diagnosis:
+    """The verdict about ``call`` on parameters of several kinds."""
     return Diagnosis(
         call.func,
         Level.MANUAL,

@@ -24,8 +24,10 @@ from fsdp_rules.verdict.rule import Rule
 #: Classes of well-known libraries that use norms, rows and columns, or matrix products, of a parameter.
 WHOLE = frozenset(
     {
-        *("Adafactor", "AdamWScale", "CAME", "DistributedShampoo", "FusedLAMB", "FusedNovoGrad", "GaLoreAdamW", "LAMB"),
-        *("LARS", "LBFGS", "Lamb", "Lars", "Muon", "NovoGrad", "SM3", "SOAP", "Shampoo"),
+        *("APOLLOAdamW", "AdaMuon", "Adafactor", "AdamWScale", "CAME", "DistributedShampoo", "FusedLAMB"),
+        *("FusedNovoGrad", "GaLoreAdafactor", "GaLoreAdamW", "Kron", "LAMB", "LARS", "LBFGS", "Lamb", "Lars", "Muon"),
+        *("MuonWithAuxAdam", "NovoGrad", "SM3", "SOAP", "SPlus", "Scion", "Shampoo", "SingleDeviceMuon"),
+        "SingleDeviceMuonWithAuxAdam",
     }
 )
 #: Numbers that the update of an element may depend on.
@@ -35,13 +37,17 @@ BY_ADDRESS = ("apex.optimizers.", "bitsandbytes.optim.")
 BLOCKS = "{name} is made for plain tensors (FSDP1: flat shards), and its kernels are not for DTensors"
 #: torch's own optimizers that raise in their first step on DTensors (run with torch 2.13), by the argument that makes
 #: them do so; none where all of them do.
-NO_DTENSORS = {"Adagrad": "fused", "Rprop": None, "SGD": "fused"}
+NO_DTENSORS = {"Adafactor": None, "Adagrad": "fused", "Rprop": None, "SGD": "fused"}
 RAISES = "torch.optim.{name} raises in its first step: DTensors lack operations that it uses"
 NOT_FUSED = "remove fused=True, and compare the losses"
 #: Arguments of torch's optimizers that step many tensors at once, all DTensors or none.
 AT_ONCE = frozenset({"foreach", "fused"})
 MIXED = "{name}({switch}=True) raises in its first step if a group has ignored (plain) and sharded parameters"
 APART = "put the trained parameters that FSDP ignores into another group, so that no step mixes the two"
+#: torch's own, which raises on FSDP1's flat shards.
+MUON = "torch.optim.Muon"
+MATRICES = "{name} raises under FSDP1 (flat shards), steps whole matrices under FSDP2, and raises on empty shards"
+ROWS = "use matrices with at least as many rows as there are ranks, and compare the losses with a run of one process"
 ON_SHARDS = "use another optimizer, or a subclass whose step works on p.to_local() and p.grad.to_local()"
 TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit, and compare the losses"
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
@@ -60,9 +66,10 @@ class WholeOptimizers(Rule):
     FSDP1 gives an optimizer flat, one-dimensional shards, so it computes norms, rows and columns of a rank's own shard.
     FSDP2's parameters are DTensors with their full shape: norms are global, and matrices have rows and columns. The
     steps differ, with the shim too. The optimizers of bitsandbytes and apex use kernels that do not support DTensors.
-    `torch.optim.Rprop`, and `SGD` and `Adagrad` with `fused=True`, use operations that DTensors lack. With
-    `foreach=True` or `fused=True`, a group raises if it trains ignored parameters (plain tensors) together with sharded
-    ones. FSDP222 reports a custom optimizer that reduces such values over ranks by hand.
+    `torch.optim.Rprop` and `torch.optim.Adafactor`, and `SGD` and `Adagrad` with `fused=True`, use operations that
+    DTensors lack. `torch.optim.Muon`, which FSDP1 refuses, works on matrices with at least as many rows as there are
+    ranks. With `foreach=True` or `fused=True`, a group raises if it trains ignored parameters (plain tensors) together
+    with sharded ones. FSDP222 reports a custom optimizer that reduces such values over ranks by hand.
     """
 
     id = "FSDP228"
@@ -106,7 +113,8 @@ def build(model):
                 held = _holds(node.args[0].value, file)
                 if held is not Certainty.NO and name not in file.project.owners.classes:
                     is_unknown = held is Certainty.MAYBE and model_of_parameters(node.args[0].value, file) is None
-                    yield _diagnosis(node, name, held, Level.REVIEW if is_unknown else Level.MANUAL)
+                    own = MUON if file.resolved(node.func) == MUON else name
+                    yield _diagnosis(node, own, held, Level.REVIEW if is_unknown else Level.MANUAL)
         elif any(last_name(base.value).endswith("Optimizer") for base in node.bases):
             taken = _numbers(node, file)
             held = max([file.project.entered.is_given_model(node.name.value), *(_of_model(one, file) for one in taken)])
@@ -182,9 +190,9 @@ def _of_blocks(call: cst.Call, file: File) -> Iterable[Diagnosis]:
 
 
 def _diagnosis(node: cst.CSTNode, name: str, held: Certainty, level: Level) -> Diagnosis:
-    text = SEEN.format(name=name)
+    text = (MATRICES if name == MUON else SEEN).format(name=name)
     message = text if held is Certainty.YES else f"if its model is sharded: {text}"
-    return Diagnosis(node, level, message, UNEVEN if name == "LBFGS" else ADVICE)
+    return Diagnosis(node, level, message, {"LBFGS": UNEVEN, MUON: ROWS}.get(name, ADVICE))
 
 
 def _class_of(call: cst.Call, file: File) -> str:

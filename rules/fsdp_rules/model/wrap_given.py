@@ -89,6 +89,11 @@ class WrapGiven:
         known = computed - {NONE}, reduced - {NONE}
         return Certainty.YES if all(known) and known[0].isdisjoint({*reduced, "torch.float32"}) else Certainty.MAYBE
 
+    def has_several_meshes(self) -> bool:
+        """Whether parts of the model may be sharded over other ranks than the rest of it."""
+        frames = {(site[0], site[2]) for site in self.sites if len(site) > 2}
+        return not frames.isdisjoint(self.file.project.values.over_several_meshes)
+
     def offloads(self) -> Certainty:
         """How sure it is that parameters are offloaded to the CPU."""
         given = self.gives("offload", "cpu_offload")

@@ -27,6 +27,7 @@ FLAG_PATTERNS: dict[str, re.Pattern[bytes]] = {
     "fairscale": re.compile(rb"\bfairscale\b"),
     "module_attribute": re.compile(rb"self\.module\s*(:[^=\n]+)?=[^=]"),
     "ignored": re.compile(rb"\bignored_(modules|states|parameters)\b[\"']?\]?\s*[=:](?![=\s]*(None|\[\])\s*[,)}\n])"),
+    "ignored_params": re.compile(rb"\bignored_params\s*="),
     "freezes": re.compile(rb"\brequires_grad"),
     # Activations that backward computes again.
     "recomputes": re.compile(
@@ -85,6 +86,7 @@ _NEEDED: dict[str, tuple[bytes, ...]] = {
     "fairscale": (b"fairscale",),
     "module_attribute": (b"self.module",),
     "ignored": (b"ignored_",),
+    "ignored_params": (b"ignored_params",),
     "hosted": (b"fsdpstrategy",),
     "keeps_gathered": (b"shard_grad_op", b"_zero2", b"shardingstrategy"),
     "unsharded": (b"no_shard", b"shardingstrategy"),

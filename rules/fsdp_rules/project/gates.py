@@ -16,7 +16,9 @@ _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 NEWLINE = re.compile(r"\r\n?|\n")
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 FSDP1_CODE = re.compile(r"\b(FSDP|FullyShardedDataParallel)\(")
-FSDP2_CODE = re.compile(r"\b(fully_shard|FSDPModule|MixedPrecisionPolicy|apply_fsdp2)\b")
+#: A library whose functions are called as FSDP2's.
+MEGATRON = "megatron_fsdp"
+FSDP2_CODE = re.compile(rf"(?<!{MEGATRON}\.)\b(fully_shard|FSDPModule|MixedPrecisionPolicy|apply_fsdp2)\b")
 
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -35,8 +37,11 @@ def gated_lines(tree: ast.Module, text: str, sharding: Collection[str] = ()) -> 
     found: dict[int, bool] = {}
     names = re.compile(r"\b(" + "|".join(map(re.escape, sorted(sharding))) + r")\b") if sharding else None
 
+    others = _of_megatron(tree)
+
     def has(part: str) -> bool:
-        return FSDP2_CODE.search(part) is not None or (names is not None and names.search(part) is not None)
+        own = any(found[0] not in others for found in FSDP2_CODE.finditer(part))
+        return own or (names is not None and names.search(part) is not None)
 
     for block in _blocks(tree):
         for index, node in enumerate(block):
@@ -57,6 +62,8 @@ def gated_lines(tree: ast.Module, text: str, sharding: Collection[str] = ()) -> 
 
 def sharding_functions(tree: ast.Module) -> frozenset[str]:
     """The names of the functions of a file, outside of classes, that call ``fully_shard``."""
+    if "fully_shard" in _of_megatron(tree):
+        return frozenset()
     return frozenset(
         node.name
         for node in tree.body
@@ -67,6 +74,16 @@ def sharding_functions(tree: ast.Module) -> frozenset[str]:
             for call in walk(node)
         )
     )
+
+
+def _of_megatron(tree: ast.Module) -> frozenset[str]:
+    """The names that the file imports from Megatron's library alone."""
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for node in statements(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            of = node.module.partition(".")[0] == MEGATRON
+            found[of] |= {alias.asname or alias.name for alias in node.names}
+    return frozenset(found[True] - found[False])
 
 
 def _blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:

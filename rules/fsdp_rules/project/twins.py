@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fsdp_rules.project.aliases import Aliases, text_of
+from fsdp_rules.project.gates import MEGATRON
 from fsdp_rules.project.places import module_name
 from fsdp_rules.project.walking import walk
 
@@ -173,6 +174,8 @@ def _defined(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.Asyn
 def _is_fully_shard(call: ast.Call, aliases: Aliases) -> bool:
     """Whether ``call`` is of FSDP2's function, not of a method of that name that another framework's model has."""
     root, _, rest = (text_of(call.func) or "").partition(".")
+    if (aliases.dotted(call.func) or "").startswith(f"{MEGATRON}."):
+        return False
     return (rest or root).rpartition(".")[2] == "fully_shard" and (not rest or root in aliases.names)
 
 

@@ -155,7 +155,8 @@ class ValueFacts:
     modules. ``thawed`` are the wraps, by file and line, whose parameters may get gradients again after they were
     frozen; None where it may be any. ``wraps`` are the texts of what each argument may be where a model is wrapped:
     those of constants, FSDP1's names, :data:`NONE` where it is not given, and :data:`UNKNOWN`; fields of its objects
-    behind a dot.
+    behind a dot. ``over_several_meshes`` are the frames of places, with their files, in which the parts of one model
+    may be sharded over different ranks.
     ``sharing`` are the wraps, by file and line, of models in which a unit reads an input more than once that something
     else reads after it, or runs again before a backward and reads a weight more than once. ``whole`` are those of
     models of which each forward uses all parameters, ``apart`` what of such models can be units beside their blocks,
@@ -189,6 +190,7 @@ class ValueFacts:
     makers: Mapping[Function, frozenset[str]] = field(default_factory=dict)
     nested: Set[tuple[str, int]] = frozenset()
     wraps: Mapping[Place, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    over_several_meshes: frozenset[tuple[str, int]] = frozenset()
     sharing: Set[tuple[str, int]] = frozenset()
     whole: Set[tuple[str, int]] = frozenset()
     apart: Mapping[tuple[str, int], Ends] = field(default_factory=dict)

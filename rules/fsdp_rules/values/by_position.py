@@ -172,6 +172,7 @@ def facts_of(
         makers=wrapped.makers(),
         nested=wrapped.nested(),
         wraps=machine.wraps.texts(),
+        over_several_meshes=machine.wraps.over_several_meshes(),
         chosen=chosen_parts(machine),
         sharing=sharing_inputs(machine) if machine.is_complete else frozenset(),
         ungraphed=ungraphed(machine),

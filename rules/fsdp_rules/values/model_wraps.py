@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
+from itertools import combinations
 
 from fsdp_rules.fsdp1.constructor import FIELDS, PARAMETERS
 from fsdp_rules.fsdp1.names import FSDP, canonical
@@ -17,6 +18,8 @@ from fsdp_rules.values.machine import Machine
 WRAP = "wrap"
 #: What entries can be looked up in.
 _OPENED = frozenset({Kind.CONTAINER, Kind.ATTRIBUTES})
+#: The arguments that say over which ranks a wrap shards.
+_OVER = ("process_group", "device_mesh")
 _ALL_UNKNOWN = {name: frozenset({UNKNOWN}) for name in PARAMETERS}
 
 
@@ -104,6 +107,22 @@ class Wraps:
                 joined[site.place][SPREAD] |= self._spread_texts(given)
         every = {where: {name: frozenset(texts) for name, texts in each.items()} for where, each in joined.items()}
         return {**every, **dict.fromkeys(self._open, _ALL_UNKNOWN)}
+
+    def over_several_meshes(self) -> frozenset[tuple[str, int]]:
+        """The frames, with their files, that wrap several modules, and some of them over other ranks than the rest."""
+        over: dict[tuple[str, int], set[tuple[int, frozenset[Obj]]]] = defaultdict(set)
+        for site, calls in self._calls.items():
+            for given, cells in calls.items():
+                module = given.at(0, "module")
+                if module is not None:
+                    ranks = frozenset(one for name in _OVER for one in self._store.of(cells[name]))
+                    over[site.path, site.frame].add((module, ranks))
+        # One module in several calls is wrapped by one of them.
+        return frozenset(
+            frame
+            for frame, wraps in over.items()
+            if any(one[0] != other[0] and one[1] != other[1] for one, other in combinations(wraps, 2))
+        )
 
     def _spread_texts(self, given: Arguments) -> set[str]:
         """What ``**`` adds: NONE for the parameter of a function that reads it there alone and gets none unpacked."""

@@ -14,6 +14,8 @@ from fsdp_compat.units import clean_name
 
 #: Layers whose weight is a subclass of Parameter, which fully_shard replaces by one of torch's.
 _PACKED_LAYERS = ("Linear4bit", "Linear8bitLt", "LinearNF4")
+#: The tensor of torchao that is gathered in float8.
+_FLOAT8 = "WeightWithDynamicFloat8CastTensor"
 _LOW = (torch.bfloat16, torch.float16)
 
 
@@ -158,3 +160,16 @@ def quantised(facts: Facts) -> Iterator[Suspicion]:
         message = f"{type(optimizer).__name__} reads whole tensors, but shards are only parts"
         cure = "Use an 8-bit optimizer that supports DTensors, such as torchao's."
         yield Suspicion("quantised", "manual", "optimizer", message, cure)
+
+
+def uneven_float8(facts: Facts) -> Iterator[Suspicion]:
+    """Weights that are gathered in float8 and have no equal rows for each rank: FSDP2 pads its own shards alone."""
+    for name, param in facts.parameters.items():
+        if not isinstance(param, DTensor) or type(param._local_tensor).__name__ != _FLOAT8:
+            continue
+        ranks = [param.device_mesh.size(dim) for dim, placed in enumerate(param.placements) if placed.is_shard()]
+        if any(param.shape[0] % size for size in ranks):
+            message = f"has {param.shape[0]} rows on {ranks[-1]} ranks: the gather in float8 needs equal shards"
+            cure = "Turn enable_fsdp_float8_all_gather off for it (module_filter_fn), or use rows that divide evenly."
+            yield Suspicion("uneven-float8", "manual", name, message, cure)
+            return

@@ -30,6 +30,7 @@ ALONE: tuple[Check, ...] = (
     structure.entry_points,
     structure.class_layout,
     structure.mesh_per_unit,
+    structure.several_meshes,
     contents.uninitialised,
     contents.same_layers,
     contents.optimizer_parameters,
@@ -37,6 +38,7 @@ ALONE: tuple[Check, ...] = (
     contents.promoting_buffers,
     contents.mixed_dtypes,
     contents.quantised,
+    contents.uneven_float8,
 )
 TOGETHER: tuple[Check, ...] = (together.apart, together.same_data, together.save_and_load)
 

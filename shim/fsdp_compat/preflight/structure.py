@@ -204,3 +204,14 @@ def mesh_per_unit(facts: Facts) -> Iterator[Suspicion]:
         message = f"{len(meshes)} units reshard to {ranks} ranks, and each has made process groups for it"
         cure = "Pass True or False as reshard_after_forward: with NCCL, each group takes additional memory."
         yield Suspicion("mesh-per-unit", "review", found[0][0].name or "(root)", message, cure)
+
+
+def several_meshes(facts: Facts) -> Iterator[Suspicion]:
+    """The norm of gradients on several meshes, which torch does not stack."""
+    meshes = {
+        param.device_mesh for param in facts.parameters.values() if isinstance(param, DTensor) and param.requires_grad
+    }
+    if len(meshes) > 1:
+        message = f"has trained parameters on {len(meshes)} meshes: torch.nn.utils.clip_grad_norm_ raises"
+        cure = "Clip with fsdp_compat.clip_grad_norm_(model, max_norm)."
+        yield Suspicion("several-meshes", "review", "(root)", message, cure)

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_compat.planning.options import KEEP_AFTER_FORWARD
 from fsdp_compat.planning.records import check_root, record_of
+from fsdp_compat.step.model_group import group_of_several
 from fsdp_compat.torch_.gradients import gradient_sync_off, show_unreduced
 from fsdp_compat.torch_.param_groups import keeps_after_forward, managed_parameters
 from fsdp_compat.units import fsdp_modules
@@ -31,6 +32,9 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     manage counts as it is on each rank, so that norms may differ between ranks, or for ``inf`` as the greatest of all
     ranks. ``norm_type`` is positive, ``inf`` included. A collective: all ranks call it.
 
+    Where units are sharded over different ranks, what each rank has of them is added up over the ranks of ``module``,
+    as in FSDP1: a parameter that some of these ranks have twice counts twice.
+
     Agrees with FSDP1's method to about 1e-6 relative: the two add squares up in another order.
     Differs from FSDP1 around tensor parallelism, where FSDP1 leaves out the parts of the other tensor-parallel ranks.
     Raises ValueError for another ``norm_type``, RuntimeError for a module inside another FSDP2 module.
@@ -42,7 +46,7 @@ def clip_grad_norm_(module: nn.Module, max_norm: float, norm_type: float = 2.0) 
     if not norm_type > 0:
         raise ValueError(f"norm_type must be positive (inf included), not {norm_type}")
     params = _parameters(module)
-    total = _total_norm(params, norm_type)
+    total = _total_norm(params, norm_type, group_of_several(module))
     grads = [_local(param.grad) for param in params if param.grad is not None]
     if not grads:
         warnings.warn(
@@ -110,7 +114,8 @@ def _local(grad: torch.Tensor) -> torch.Tensor:
     return grad.to_local() if isinstance(grad, DTensor) else grad
 
 
-def _total_norm(params: list[torch.Tensor], norm_type: float) -> torch.Tensor:
+def _total_norm(params: list[torch.Tensor], norm_type: float, common: dist.ProcessGroup | None) -> torch.Tensor:
+    """The norm over all ranks. ``common``: the group over which the shards of all meshes are added up."""
     # Grouped by parameter, not by gradient: a rank without gradients must still take part in each collective.
     dtype = functools.reduce(torch.promote_types, [param.dtype for param in params], torch.float32)
     layouts: dict[tuple[DeviceMesh, tuple[int, ...]], list[torch.Tensor]] = {}
@@ -123,12 +128,17 @@ def _total_norm(params: list[torch.Tensor], norm_type: float) -> torch.Tensor:
             local = plain
         if param.grad is not None:
             local.append(_local(param.grad))
-    across = [local for (mesh, dims), local in layouts.items() if any(mesh.size(dim) > 1 for dim in dims)]
+    across = [key for key in layouts if any(key[0].size(dim) > 1 for dim in key[1])]
     if math.isinf(norm_type) and across:
         # FSDP1 takes the maximum over the ranks of these gradients too, where for other norms each rank adds its own.
-        across[0].extend(plain)
+        layouts[across[0]].extend(plain)
         plain = []
-    powers = [_reduced_power(grads, norm_type, dtype, mesh, dims) for (mesh, dims), grads in layouts.items()]
+    powers = []
+    if common is not None and across:
+        shards = [grad for key in across for grad in layouts.pop(key)]
+        powers.append(_power(shards, norm_type, dtype, torch.device(across[0][0].device_type)))
+        dist.all_reduce(powers[0], op=_joined_by(norm_type), group=common)
+    powers += [_reduced_power(grads, norm_type, dtype, mesh, dims) for (mesh, dims), grads in layouts.items()]
     if plain or not powers:
         powers.append(_power(plain, norm_type, dtype, plain[0].device if plain else torch.device("cpu")))
     stacked = torch.stack([power.to(powers[0].device) for power in powers])
@@ -142,9 +152,12 @@ def _reduced_power(
     power = _power(grads, norm_type, dtype, torch.device(mesh.device_type))
     for dim in shard_dims:
         if mesh.size(dim) > 1:
-            op = dist.ReduceOp.MAX if math.isinf(norm_type) else dist.ReduceOp.SUM
-            dist.all_reduce(power, op=op, group=mesh.get_group(dim))
+            dist.all_reduce(power, op=_joined_by(norm_type), group=mesh.get_group(dim))
     return power
+
+
+def _joined_by(norm_type: float) -> dist.ReduceOp.RedOpType:
+    return dist.ReduceOp.MAX if math.isinf(norm_type) else dist.ReduceOp.SUM
 
 
 def _power(grads: list[torch.Tensor], norm_type: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -31,6 +31,13 @@ def process_group(module: nn.Module) -> dist.ProcessGroup:
     return groups[0]
 
 
+def group_of_several(module: nn.Module) -> dist.ProcessGroup | None:
+    """The :func:`process_group` of a module whose units are sharded over several; None where all have the same."""
+    groups = [_group_of(unit) for unit in fsdp_modules(module) if param_groups(unit)]
+    several = len({tuple(dist.get_process_group_ranks(group)) for group in groups}) > 1
+    return process_group(module) if several else None
+
+
 def _group_of(unit: nn.Module) -> dist.ProcessGroup:
     record = records.record_of(unit)
     return reduction_groups(unit).reduced_over if record is None else records.process_group(record)

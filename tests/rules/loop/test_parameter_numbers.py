@@ -222,6 +222,8 @@ def test_numbers_that_an_optimizer_only_keeps(line: str, after: str, level: str)
         ("torch.optim.LBFGS(model.parameters())", "manual"),
         ("(lambda held: torch.optim.LBFGS(held))(list(model.parameters()))", "manual"),
         ("transformers.Adafactor([p for p in model.parameters() if p.requires_grad], lr=1)", "manual"),
+        ("torch.optim.Muon([p for p in model.parameters()])", "manual"),
+        ("SingleDeviceMuonWithAuxAdam(groups)", "review"),
         ("FusedLAMB(groups)", "review"),
         ("torch.optim.LBFGS(other.parameters())", None),
         ("torch.optim.AdamW(model.parameters())", None),
