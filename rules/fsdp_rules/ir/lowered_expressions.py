@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from fsdp_rules.ir import operations as ops
-from fsdp_rules.ir.narrowing import absent, narrowings
+from fsdp_rules.ir.narrowing import absent, asked_class, narrowings
 from fsdp_rules.ir.nodes import bound_in, declared, defaults_of, joined_text, place_of
 from fsdp_rules.ir.operations import Body
 
@@ -103,11 +103,9 @@ class Expressions:
                 return to
             case ast.IfExp():
                 self.value(node.test)
-                arms = {True: node.body, False: node.orelse}
-                self.body.absent += absent(node.test, {True: [node.body], False: [node.orelse]}, self.names or {})
-                return self.join(
-                    [self.under(node.test, is_true, partial(self.value, arms[is_true])) for is_true in arms]
-                )
+                arms = {True: [node.body], False: [node.orelse]}
+                self.body.absent += absent(node.test, arms, self.names or {})
+                return self.join(self.under(node.test, one, partial(self.value, *arms[one])) for one in arms)
             case ast.BoolOp():
                 return self.join([self.value(one) for one in node.values])
             case ast.BinOp():
@@ -143,7 +141,7 @@ class Expressions:
 
     def narrow(self, test: ast.expr, truth: bool) -> None:
         """Make names what they are where ``test`` is true, or false."""
-        for name, classes, is_one in narrowings(test, truth):
+        for name, classes, is_one in narrowings(test, truth, self.body.available):
             if self.names is None or name not in self.names:
                 continue
             of, to = self.names[name], self.new()
@@ -159,10 +157,8 @@ class Expressions:
         self.narrow(test, truth)
         found = run()
         if self.names is not None and before is not None:
-            self.names = {
-                **self.names,
-                **{one.name: before[one.name] for one in narrowings(test, truth) if one.name in before},
-            }
+            again = {one.name for one in narrowings(test, truth, self.body.available)} & before.keys()
+            self.names = {**self.names, **{name: before[name] for name in again}}
         return found
 
     def _inside(self, node: ast.AST) -> None:
@@ -290,8 +286,9 @@ class Expressions:
     def function(self, node: Function, name: str) -> int:
         """The value of a function or lambda."""
         body = self.body_of(node, name)
-        given, to = defaults_of(node.args), self.new()
-        self.add(ops.Define(to, body, tuple((name, self.value(default)) for name, default in given)))
+        given, to, cls = defaults_of(node.args), self.new(), asked_class(node, self.body.available)
+        asks = None if cls is None else self.value(cls)
+        self.add(ops.Define(to, body, tuple((name, self.value(default)) for name, default in given), asks))
         return to
 
     def body_of(self, node: Function, name: str) -> Body:

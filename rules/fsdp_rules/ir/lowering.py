@@ -8,7 +8,7 @@ from functools import partial
 
 from fsdp_rules.ir import operations as ops
 from fsdp_rules.ir.lowered_expressions import Expressions, Function, Names
-from fsdp_rules.ir.narrowing import absent
+from fsdp_rules.ir.narrowing import absent, available
 from fsdp_rules.ir.nodes import are_pairs, names_stored, place_of
 from fsdp_rules.ir.operations import At, Body, Span
 from fsdp_rules.ir.optimizer_calls import optimizer_calls
@@ -28,15 +28,16 @@ def lowered(tree: ast.Module, path: str) -> Body:
     return body
 
 
-def _function(node: Function, name: str, path: str) -> Body:
-    """The body of a function or lambda."""
+def _function(node: Function, name: str, outer: Body) -> Body:
+    """The body of a function or lambda in ``outer``."""
     a = node.args
     positional = [one.arg for one in (*a.posonlyargs, *a.args)]
     every = (*positional, *(one.arg for one in a.kwonlyargs))
     rest = a.vararg.arg if a.vararg is not None else ""
     keywords = a.kwarg.arg if a.kwarg is not None else ""
     kind = "lambda" if isinstance(node, ast.Lambda) else "function"
-    body = Body(path, kind, name, place_of(node), every, len(positional), rest, keywords)
+    body = Body(outer.path, kind, name, place_of(node), every, len(positional), rest, keywords)
+    body.available |= outer.available
     statements: Sequence[ast.stmt] = [] if isinstance(node, ast.Lambda) else node.body
     lowering = Statements(body, statements)
     for one in (*every, *filter(None, (rest, keywords))):
@@ -140,9 +141,10 @@ class Statements(Expressions):
                     self._import(name.asname or name.name.partition(".")[0], name)
             case ast.ImportFrom():
                 self._import_from(node)
-            case ast.Delete() | ast.Assert():
+            case ast.Assert():
                 self._inside(node)
-            case _ if type(node).__name__ == "TryStar":
+                self.narrow(node.test, True)
+            case _ if isinstance(node, ast.Delete) or type(node).__name__ == "TryStar":
                 self._inside(node)
 
     def _arm(self, node: ast.If, truth: bool) -> None:
@@ -167,7 +169,7 @@ class Statements(Expressions):
 
     def body_of(self, node: Function, name: str) -> Body:
         """The body of a function or lambda."""
-        return _function(node, name, self.body.path)
+        return _function(node, name, self.body)
 
     # Ways
 
@@ -218,6 +220,7 @@ class Statements(Expressions):
 
     def _try(self, node: ast.Try) -> None:
         before = dict(self.names) if self.names is not None else None
+        self.body.available |= available(node)
         self.block(node.body)
         broken = self._joined([before, self.names])
         self.block(node.orelse)
@@ -226,13 +229,10 @@ class Statements(Expressions):
             self.names = dict(broken) if broken is not None else None
             self.block(handler.body)
             ends.append(self.names)
-        self.names = self._joined(ends)
-        if self.names is None and node.finalbody:
-            self.names = broken
-            self.block(node.finalbody)
-            self.names = None
-        else:
-            self.block(node.finalbody)
+        ended = self._joined(ends)
+        self.names = broken if ended is None and node.finalbody else ended
+        self.block(node.finalbody)
+        self.names = None if ended is None else self.names
 
     def _match(self, node: ast.Match) -> None:
         subject = self.value(node.subject)
@@ -260,7 +260,7 @@ class Statements(Expressions):
     def _class(self, node: ast.ClassDef) -> None:
         bases = [("", self.value(one)) for one in node.bases]
         bases += [(one.arg or "", self.value(one.value)) for one in node.keywords]
-        body = Body(self.body.path, "class", node.name, place_of(node))
+        body = Body(self.body.path, "class", node.name, place_of(node), available={*self.body.available})
         inner = Statements(body, node.body)
         inner.block(node.body)
         body.fields = tuple(

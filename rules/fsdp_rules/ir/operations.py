@@ -161,11 +161,15 @@ class Narrowed(NamedTuple):
 
 
 class Define(NamedTuple):
-    """A function, lambda or class with its ``body``; ``given`` are the defaults by parameter, or the bases."""
+    """A function, lambda or class with its ``body``; ``given`` are the defaults by parameter, or the bases.
+
+    ``asks`` is the class of which a function says whether its argument is an object, where it does nothing else.
+    """
 
     to: int
     body: Body
     given: tuple[tuple[str, int], ...]
+    asks: int | None = None
 
 
 class Import(NamedTuple):
@@ -238,7 +242,7 @@ class Body:
     parameters, or yields inside of that. ``loops`` are the operations that may run again, ``arms`` those of which one
     run has but one, ``detached`` those through which no gradient flows, ``gathered`` those that find full parameters,
     ``entered`` the values that ``with`` statements enter, each with the operations in its block, ``absent`` values with
-    the place of what is only run where they are None.
+    the place of what is only run where they are None, ``available`` the names that are true where an import succeeds.
     """
 
     path: str
@@ -262,6 +266,7 @@ class Body:
     gathered: list[Span] = field(default_factory=list)
     entered: list[tuple[int, Span]] = field(default_factory=list)
     absent: list[tuple[int, At]] = field(default_factory=list)
+    available: set[str] = field(default_factory=set)
     is_decorated: bool = False
     is_generator: bool = False
     is_async: bool = False

@@ -13,6 +13,7 @@ from fsdp_rules.values.library import table
 from fsdp_rules.values.machine import Machine
 from fsdp_rules.values.model_attributes import ModelAttributes
 from fsdp_rules.values.module_members import NAMES, of_parameter
+from fsdp_rules.values.object_classes import class_of, overrides
 from fsdp_rules.values.partials import of_partial
 from fsdp_rules.values.setters import Setters, defines
 
@@ -33,7 +34,7 @@ class Attributes:
         self._named: dict[Obj, list[str]] = {}
         self._all: dict[Obj, list[int]] = {}
         self._loaded: set[tuple[Obj, str, int]] = set()
-        self._searched: set[tuple[Class, str, Obj | None, int]] = set()
+        self._searched: set[tuple[Class, str, Obj | None, int, Obj | None]] = set()
         self._saved: set[tuple[Obj, str]] = set()
         #: The fields of objects that the call which makes them gives, so that no default of the class counts.
         self.given: set[tuple[Obj | None, str]] = set()
@@ -105,7 +106,7 @@ class Attributes:
         elif kind is Kind.SUPER:
             receiver, cls = owner.data
             for base in cls.bases:
-                store.watch(base, lambda one: self._of_base(one, name, receiver, to))
+                store.watch(base, lambda one: self._of_base(one, name, receiver, to, class_of(receiver)))
         elif kind is Kind.MODEL:
             self._models.of_model(owner, name, to)
         elif kind in (Kind.PART, Kind.OTHER_WRAPPER):
@@ -181,7 +182,7 @@ class Attributes:
         for one in cls.above:
             self._reader(one, name, to, is_any)
         for one in cls.below if is_any else ():
-            if not _overrides(one, cls, method):
+            if not overrides(one, cls, method):
                 self._of_lower(one, name, owner, to)
 
     def _by_getter(self, cls: Class, name: str, owner: Obj, to: int) -> None:
@@ -242,33 +243,35 @@ class Attributes:
                 for name, to, is_any, _ in tuple(lower.readers):
                     self._reader(upper, name, to, is_any)
                 for name, to, is_any, method in tuple(upper.readers):
-                    if is_any and not _overrides(lower, upper, method):
+                    if is_any and not overrides(lower, upper, method):
                         self._of_lower(lower, name, self.any_of(upper, method), to)
 
     def of_class(self, cls: Class, name: str, receiver: Obj | None, to: int) -> None:
         """``to`` is what the class, or a base class, calls ``name``; functions are bound to ``receiver``."""
         self._of_class(cls, name, receiver, to)
 
-    def _of_class(self, cls: Class, name: str, receiver: Obj | None, to: int) -> None:
-        if (cls, name, receiver, to) in self._searched:
+    def _of_class(self, cls: Class, name: str, receiver: Obj | None, to: int, first: Obj | None = None) -> None:
+        """``first`` is the class that was asked, where ``cls`` is a base class of it."""
+        first = first or cls.frame.owner
+        if (cls, name, receiver, to, first) in self._searched:
             return
-        self._searched.add((cls, name, receiver, to))
+        self._searched.add((cls, name, receiver, to, first))
         if name in cls.body.bound:
             cell = self._machine.scopes.cell(cls.frame, name)
             if (receiver, name) not in self.given:
-                self._store.watch(cell, lambda one: self._bound(one, cls.frame.owner, receiver, to))
+                self._store.watch(cell, lambda one: self._bound(one, first, receiver, to))
                 self._store.hand_none(cell, to)
             return
         for base in cls.bases:
-            self._store.watch(base, lambda one: self._of_base(one, name, receiver, to))
+            self._store.watch(base, lambda one: self._of_base(one, name, receiver, to, first))
 
-    def _of_base(self, base: Obj, name: str, receiver: Obj | None, to: int) -> None:
+    def _of_base(self, base: Obj, name: str, receiver: Obj | None, to: int, first: Obj | None) -> None:
         if base.kind is Kind.CLASS and isinstance(base.data, Class):
-            self._of_class(base.data, name, receiver, to)
+            self._of_class(base.data, name, receiver, to, first)
         elif base.kind in (Kind.EXTERN, Kind.OPEN) and receiver is not None and receiver.kind is not Kind.CLASS:
             self._store.put(to, self._objects.method(receiver, name))
 
-    def _bound(self, one: Obj, owner: Obj | None, receiver: Obj | None, to: int) -> None:
+    def _bound(self, one: Obj, cls: Obj | None, receiver: Obj | None, to: int) -> None:
         if one.kind is Kind.FUNCTION and receiver is not None:
             self._store.put(to, self._objects.get(Kind.BOUND, (receiver, one)))
         elif one.kind is Kind.PROPERTY:
@@ -276,17 +279,11 @@ class Attributes:
                 bound = self._objects.get(Kind.BOUND, (receiver, one.data))
                 self._machine.calls.call(bound, Arguments(), to, (one, receiver))
         elif one.kind is Kind.CLASS_METHOD:
-            self._store.put(to, self._objects.get(Kind.BOUND, (owner, one.data)))
+            self._store.put(to, self._objects.get(Kind.BOUND, (cls, one.data)))
         elif receiver is not None and defines(one, "__get__"):
             self._machine.calls.method(one, "__get__", (self._store.holding(receiver),), to)
         else:
             self._store.put(to, one)
-
-
-def _overrides(lower: Class, upper: Class, method: str) -> bool:
-    """Whether objects of ``lower`` run another ``method`` than that of ``upper``."""
-    between = (one for one in lower.above if one in upper.below)
-    return bool(method) and any(method in one.body.bound for one in (lower, *between))
 
 
 def _set_at_first(body: Body) -> frozenset[str]:

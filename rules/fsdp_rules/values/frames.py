@@ -90,11 +90,15 @@ class Arguments(NamedTuple):
 
 @dataclass(eq=False)
 class Definition:
-    """A function as it is defined in a frame, with the cells of its defaults."""
+    """A function as it is defined in a frame, with the cells of its defaults.
+
+    ``asks`` is the cell of the class of which it says whether its argument is an object, if it does nothing else.
+    """
 
     body: Body
     frame: Frame
     defaults: dict[str, int]
+    asks: int | None = None
 
 
 @dataclass(eq=False)

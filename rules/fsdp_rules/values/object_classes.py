@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsdp_rules.fsdp1.names import FSDP, canonical
 from fsdp_rules.values.abstract import Kind, Obj
+from fsdp_rules.values.frames import Class
 from fsdp_rules.values.library import table
 
 _MODULE = "torch.nn.Module"
@@ -51,3 +52,17 @@ def copies_whole(function: Obj) -> bool:
     """Whether ``function`` copies a parameter or a gradient, which is whole where full parameters are gathered."""
     is_method = function.kind is Kind.METHOD and function.data[0].kind in (Kind.PARAMETER, Kind.GRADIENT)
     return is_method and table("tensor").get(function.data[1]) == "copied"
+
+
+def class_of(receiver: Obj | None) -> Obj | None:
+    """The class of what a method is called on, or the class that it is called on."""
+    if receiver is None or receiver.kind is Kind.CLASS:
+        return receiver
+    cls = receiver.data[0] if receiver.kind is Kind.INSTANCE else None
+    return cls.frame.owner if isinstance(cls, Class) else None
+
+
+def overrides(lower: Class, upper: Class, method: str) -> bool:
+    """Whether objects of ``lower`` run another ``method`` than that of ``upper``."""
+    between = (one for one in lower.above if one in upper.below)
+    return bool(method) and any(method in one.body.bound for one in (lower, *between))

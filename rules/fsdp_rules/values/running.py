@@ -128,6 +128,10 @@ def _narrowed(machine: Machine, frame: Frame, one: ops.Narrowed) -> None:
     of, to = frame.base + one.of, frame.base + one.to
 
     def admit(cls: Obj) -> None:
+        if isinstance(cls.data, Definition) and cls.data.asks is not None:
+            machine.store.watch(cls.data.asks, admit)
+            machine.items.later(cls.data.asks, lambda: machine.store.edge(of, to))
+            return
         is_known = not (one.is_one and cls.kind is Kind.EXTERN and is_optimizer(cls.data))
 
         def hand_on(held: Obj) -> None:
@@ -154,7 +158,8 @@ def _some_optimizer(machine: Machine) -> Obj:
 def _define(machine: Machine, frame: Frame, one: ops.Define) -> None:
     given = [(name, frame.base + value) for name, value in one.given]
     if one.body.kind != "class":
-        made = machine.objects.get(Kind.FUNCTION, (frame, one.body), Definition(one.body, frame, dict(given)))
+        asks = None if one.asks is None else frame.base + one.asks
+        made = machine.objects.get(Kind.FUNCTION, (frame, one.body), Definition(one.body, frame, dict(given), asks))
         machine.defined.append(made)
     else:
         made = machine.objects.get(Kind.CLASS, (frame, one.body))
