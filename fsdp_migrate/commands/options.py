@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.settings import ProjectSettings
     from fsdp_migrate.tree.torch_release import TorchRelease
+    from fsdp_migrate.verify.report.planned_costs import Rows
     from fsdp_rules.settings import PlannedUnits, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -129,6 +130,24 @@ LAYOUT = click.option(
     callback=_layout,
     metavar="keep|expert|FILE",
     help="The units of FSDP2: those of FSDP1 (default), those an expert would choose, or those of tune --format json.",
+)
+
+
+def _plan(context: click.Context, option: click.Parameter, value: str | None) -> Rows | None:
+    from fsdp_migrate.verify.report.planned_costs import BadPlan, load
+
+    try:
+        return None if value is None else load(value)
+    except BadPlan as error:
+        raise click.BadParameter(str(error)) from error
+
+
+PLAN = click.option(
+    "--plan",
+    callback=_plan,
+    metavar="FILE[:LAYOUT]",
+    shell_complete=complete_files,
+    help="What tune --format json predicts, to show it beside what is counted.",
 )
 
 

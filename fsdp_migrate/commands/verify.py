@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fsdp_migrate.commands.options import CPU, FORMAT, Named, complete_files
+from fsdp_migrate.commands.options import CPU, FORMAT, PLAN, Named, complete_files
 from fsdp_migrate.commands.verdicts import report_file, show, show_bisection
 
 _HELP = """Prove on your own training run that the migrated code trains the same, bit for bit.
@@ -124,6 +124,7 @@ def verify() -> None:
 )
 @click.option("--save-with", metavar="CMD", help="The command for the run that saves, if it is different.")
 @click.option("--resume-with", metavar="CMD", help="The command for the run that resumes, if it is different.")
+@PLAN
 @_recording_options
 @CPU
 @FORMAT
@@ -146,6 +147,7 @@ def run(
     apply: bool,
     save_with: str | None,
     resume_with: str | None,
+    plan: Any,
     steps: int,
     seed: int | None,
     deep: int,
@@ -156,6 +158,7 @@ def run(
     """Run before and after, and compare."""
     from fsdp_migrate.verify.comparison import verify
     from fsdp_migrate.verify.recording.recording import BadRecording
+    from fsdp_migrate.verify.report.planned_costs import with_plan
     from fsdp_migrate.verify.report.runs_progress import shown
     from fsdp_migrate.verify.resuming import resume as run_resumed
     from fsdp_migrate.verify.runs.launch import CannotRun
@@ -192,6 +195,7 @@ def run(
                 verdict = run_resumed(wanted, resume, saving, progress)
         except (CannotRun, BadRecording) as error:
             raise click.ClickException(str(error)) from error
+    verdict = with_plan(verdict, plan)
     show(verdict, files, form)
     return verdict.exit_code
 
