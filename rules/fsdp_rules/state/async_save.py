@@ -63,5 +63,5 @@ def train(net, path):
                 node,
                 Level.MANUAL,
                 "async_save raises without a CPU backend, and this project starts NCCL alone",
-                'start the process group with backend="cpu:gloo,cuda:nccl", or pass process_group= one of gloo',
+                'pass process_group=dist.new_group(backend="gloo"), or start with backend="cpu:gloo,cuda:nccl"',
             )
