@@ -82,7 +82,7 @@ def report(findings: int) -> str:
     return html_report.render(RunResult(("training",), True, len(outcomes), tuple(outcomes)))
 
 
-MESSAGE = "fully_shard shards each module that the policy selects, assumes the modules exist before the first call"
+MESSAGE = "fully_shard shards each module that the policy selects, assuming the modules exist before the first call"
 ADVICE = "Compare the names of the sharded modules with those of FSDP1."
 
 

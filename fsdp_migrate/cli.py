@@ -35,15 +35,15 @@ _HELP = """Move a PyTorch FSDP1 training codebase to FSDP2 with the same loss cu
   fsdp-migrate migrate -- torchrun ... trace, rewrite and verify a training
   fsdp-migrate rewrite --diff src/     see what would change
   fsdp-migrate rewrite src/            change it
-  fsdp-migrate undo                    put back what it replaced
+  fsdp-migrate undo                    restore the replaced files
   fsdp-migrate check src/ checkpoints/ fail if FSDP1 code remains, for CI
   fsdp-migrate rules                   list the rules about FSDP1
   fsdp-migrate explain FSDP102         explain one rule, with an example
-  fsdp-migrate status                  show how far a project is
+  fsdp-migrate status                  show how much is migrated
   fsdp-migrate next                    show the next place to do by hand
   fsdp-migrate done ID                 check it and show what remains
-  fsdp-migrate skill --write           lay out a skill for coding agents
-  fsdp-migrate trace -- torchrun ...   record what a run shows to rewrite
+  fsdp-migrate skill --write           write a skill for coding agents
+  fsdp-migrate trace -- torchrun ...   record a run, for use by rewrite
   fsdp-migrate verify -- torchrun ...  prove that your run trains the same
   fsdp-migrate preflight -- torchrun   look at the model before the first step
   fsdp-migrate tune -- torchrun ...    predict time and memory of layouts

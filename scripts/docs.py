@@ -99,7 +99,7 @@ def _rule(page: Page) -> Iterator[str]:
             "",
             "## Assumptions",
             "",
-            "A finding of level `review` says which of these its change rests on:",
+            "A `review` finding names the assumption that its change makes, one of these:",
             "",
         )
         yield from (f"- {text}" for text in assumed)
@@ -124,7 +124,7 @@ def _assumptions(rule: str) -> list[str]:
     found: dict[str, None] = {}
     for module in dict.fromkeys(modules):
         for message in _messages(_parsed(module)):
-            assumed = message.partition("assumes ")[2].strip()
+            assumed = message.replace("assuming ", "assumes ").partition("assumes ")[2].strip()
             if len(assumed.replace("…", "")) > len(" is "):
                 found[assumed.replace("<", "&lt;")] = None
     return list(found)
@@ -279,8 +279,9 @@ def _saving_forms() -> Iterator[str]:
     yield from ("", "## Ways to gather a full state", "")
     yield from _paragraph(
         "Looking up names and states is a small part of the time to gather a full state (`states`); the rest is "
-        "sending the parts and copying them together. Other ways gather the same values and take longer, so `rewrite` "
-        "writes torch's function (`written`). Tried were `full_tensor()` of each tensor, sending the parts of each to "
+        "sending the parts and concatenating them. Other ways gather the same values and take longer, so `rewrite` "
+        "writes torch's function (`written`). The measurement compares `full_tensor()` of each tensor, sending the "
+        "parts of each to "
         "rank 0 alone (`gathered`), and sending those of all tensors to it at once (`in one`)."
     )
     yield ""
@@ -341,7 +342,7 @@ def _ratio(found: Mapping[str, float]) -> str:
 
 def _test(node: str) -> str:
     file, _, name = node.partition("::")
-    return f"[{name.removeprefix('test_').replace('_', ' ')}](../{file})"
+    return f"[`{name}`](../{file})"
 
 
 def _is_code(text: str) -> bool:

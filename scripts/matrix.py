@@ -47,9 +47,9 @@ The shim tests these conditions when it is imported. Rewritten code that does no
 on the CPU, it needs torch 2.8 to run a forward, and 2.10 to average over gloo."""
 ASKED = """\
 The tests of `tests/shim` (on the CPU, with gloo, most of them against real FSDP1) were run on these releases. `make
-test` runs all of them on torch 2.13. A test that needs a feature its torch lacks is skipped. When a change
-for one release touched a test file, that file was run again on that release: each commit is followed by the number of
-files that were run at it."""
+test` runs all of them on torch 2.13. A test that needs a feature its torch lacks is skipped. When a change for one
+release touched a test file, that file was run again on that release. The number after each commit is the number of
+files that were run at that commit."""
 DIRECTORY = "tests/shim"
 
 

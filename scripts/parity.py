@@ -164,9 +164,10 @@ repeats all programs, and `python scripts/parity.py --only NAME` repeats one."""
 
 LEFT_OUT = """\
 FSDP1 refuses most of these combinations or computes wrong results for them, and some are not possible in code. FSDP1
-runs two of them, where FSDP1 and FSDP2 do **not** agree or were not compared: active clipping with a trained ignored
-module (the losses change, because FSDP1 clips each rank by a different norm), and AdamW wherever a tolerance applies.
-States are saved on rank 0 and read by all ranks; ranks that each load different values are not covered. Hybrid programs
+runs two of them. In these, FSDP1 and FSDP2 do **not** agree, or were not compared: active clipping with a trained
+ignored module (the losses change, because FSDP1 clips each rank by a different norm), and AdamW wherever a tolerance
+applies. States are saved on rank 0 and read by all ranks; ranks that each load different values are not covered. Hybrid
+programs
 run on four processes, all others on two. GPUs were not used."""
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ ORDER = tuple(map(Level, LEVELS))
 
 #: What a message begins with where no summary says that nothing is rewritten yet.
 _WOULD = {
-    Level.SAFE: "FSDP1 code, would be rewritten: ",
-    Level.REVIEW: "FSDP1 code, to be reviewed when it is rewritten: ",
+    Level.SAFE: "FSDP1 code that rewrite would change: ",
+    Level.REVIEW: "FSDP1 code that rewrite would change on an assumption: ",
 }
 
 

@@ -31,7 +31,7 @@ def union(boxes: Sequence[Box]) -> int:
     same = [dim for dim, extents in enumerate(zip(*boxes, strict=True)) if len(set(extents)) == 1]
     cut = [dim for dim in range(len(boxes[0]) if boxes else 0) if dim not in set(same)]
     if len(cut) > _MOST_DIMENSIONS:
-        raise BadCheckpoint(f"a tensor that is cut along {len(cut)} dimensions (at most {_MOST_DIMENSIONS})")
+        raise BadCheckpoint(f"a tensor that is split along {len(cut)} dimensions (at most {_MOST_DIMENSIONS})")
     around = chunk_size([boxes[0][dim] for dim in same])
     return around * _Counting().volume(list(dict.fromkeys(tuple(one[dim] for dim in cut) for one in boxes)), 0)
 

@@ -36,24 +36,23 @@ if TYPE_CHECKING:
 _HELP = """Fail if PATH... still has FSDP1 code, or checkpoints that FSDP2 cannot load. Nothing is written or loaded.
 
 PATH is a Python file, a Jupyter notebook, a checkpoint or one of its files, or a directory with any of these. The
-content of a file decides, not its name. Name every directory of a project in one call: a wrapped model is followed
-from file
-to file. Under a directory, files that git ignores are skipped. torch need not be installed, and of a checkpoint only
-the metadata is read, however large it is: no tensor is read, and no pickle is run.
+content of a file decides, not its name. Name every directory of a project in one call: a wrapped model is followed from
+file to file. Under a directory, files that git ignores are skipped. torch need not be installed. Only the metadata of a
+checkpoint is read, however large it is: no tensor is read, and no pickle is executed.
 
 \b
   fsdp-migrate check                                fails while FSDP1 remains
-  fsdp-migrate check --min-level manual src/        fail on the rest alone
-  fsdp-migrate check --write-baseline known.json .  record what is there now,
-  fsdp-migrate check --baseline known.json .        and fail on what is new
+  fsdp-migrate check --min-level manual src/        fail only on code left to you
+  fsdp-migrate check --write-baseline known.json .  record the current findings,
+  fsdp-migrate check --baseline known.json .        and fail only on new ones
   fsdp-migrate check --ignore FSDP2,FSDP404 .       leave some rules out
-  fsdp-migrate check --since main                   and name edits that cheat
+  fsdp-migrate check --since main                   also report edits that cheat
   fsdp-migrate check --stdin-filename a.py - < a.py a text, for editors
   fsdp-migrate check --format sarif --output out.sarif src/ out/step_1000
 
 \b
 Levels, each of which includes the ones below it:
-  info    nothing to do, worth knowing; shown, and fails only if asked for
+  info    nothing to do; fails only with --min-level info
   safe    FSDP1 code that rewrite moves with the same numbers (the default)
   review  FSDP1 code that rewrite moves on an assumption
   manual to be done by hand, and checkpoints that must be converted
@@ -107,7 +106,7 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
     metavar="FILE",
     type=Named(),
     shell_complete=complete_files,
-    help="Ignore the findings that are in FILE.",
+    help="Ignore the findings listed in FILE.",
 )
 @click.option(
     "--write-baseline",
@@ -119,14 +118,14 @@ A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences a rule there.
 @click.option(
     "--since",
     metavar="REV",
-    help="Also name edits since this commit, anywhere in the repository, that weaken the proof that the migration "
-    "is right: deleted asserts, skipped tests, fewer steps, other seeds, silenced findings.",
+    help="Also report edits since this commit, anywhere in the repository, that weaken the proof of the migration: "
+    "deleted asserts, skipped tests, fewer steps, other seeds, silenced findings.",
 )
 @click.option("--digests", is_flag=True, help="Read the tensors of checkpoints too, and compare their CRC-32.")
-@click.option("--exit-zero", is_flag=True, help="Exit 0 also with findings; still 2 if it could not run.")
-@click.option("--to", type=click.Choice(["native", "shim"]), help="What rewrite would move to (default: native).")
+@click.option("--exit-zero", is_flag=True, help="Exit 0 even with findings, but still 2 if it could not run.")
+@click.option("--to", type=click.Choice(["native", "shim"]), help="The target of rewrite (default: native).")
 @TRACE
-@click.option("--no-cache", is_flag=True, help="Compute everything again, and keep nothing for the next run.")
+@click.option("--no-cache", is_flag=True, help="Compute everything again, and store nothing for the next run.")
 @STDIN_FILENAME
 @JOBS
 @QUIET

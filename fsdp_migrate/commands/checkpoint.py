@@ -12,9 +12,9 @@ from fsdp_migrate.commands.options import FORMAT, Named
 
 _INSPECT_HELP = """Show what the checkpoints at or under PATH contain, and the code that loads them into FSDP2.
 
-PATH is a file of torch.save or safetensors, or a folder: of torch.distributed.checkpoint, of a file per rank, or one
-that has such folders in it. Nothing is loaded: no tensor is read and no pickle is run, so a large checkpoint is as
-fast as a small one, and a malicious one is harmless. torch need not be installed.
+PATH is a file of torch.save or safetensors, or a folder: one of torch.distributed.checkpoint, one with a file per rank,
+or one that contains such folders. Nothing is loaded: no tensor is read and no pickle is executed, so a large checkpoint
+takes no longer than a small one, and a malicious one is harmless. torch need not be installed.
 
 \b
   fsdp-migrate checkpoint inspect out/step_1000
@@ -30,9 +30,9 @@ Exit code:
 
 _CONVERT_HELP = """Convert checkpoint SRC to DST, in a format that FSDP2 loads.
 
-It runs in one process, without a process group, a GPU or the model's code. It reads one tensor at a time, so memory
-for two of the largest is enough. No pickle is run. SRC is only read. DST must not exist yet. It appears only after
-everything has been written, read again and compared with SRC.
+It runs in one process, without a process group, a GPU or the model's code. It reads one tensor at a time, so memory for
+the two largest tensors is enough. No pickle is executed. SRC is only read. DST must not exist yet. It appears only
+after everything has been written, read again and compared with SRC.
 
 \b
   --to dcp          a folder of torch.distributed.checkpoint (needs torch)
@@ -45,9 +45,9 @@ everything has been written, read again and compared with SRC.
   fsdp-migrate checkpoint convert --dry-run out/step_1000 all.pt --to full
 
 Flat parameters (LOCAL_STATE_DICT) need --template, because they contain neither names nor shapes: a state dict of the
-model, or a JSON of name and shape in the order of model.named_parameters(). Where rank files contain the order, any
-safetensors of the model, or an optimizer keyed by name next to them, is enough. optimizer.state_dict() needs --groups:
-its keys are numbers.
+model, or a JSON file of names and shapes in the order of model.named_parameters(). If the rank files contain the order,
+any safetensors file of the model, or an optimizer keyed by name next to them, is enough. optimizer.state_dict() needs
+--groups: its keys are numbers.
 
 --names renames the tensors of safetensors: from a JSON file {"old": "new", ...}, or with your own function, which is
 imported from the current directory and called with each name.
@@ -116,7 +116,7 @@ def inspect(path: Path, form: str, everything: bool, digests: bool) -> int:
     except BadCheckpoint as error:
         raise click.ClickException(printable(str(error))) from error
     if not found:
-        raise click.ClickException(f"{path}: no checkpoint found in it")
+        raise click.ClickException(f"{path}: contains no checkpoint")
     if form == "json":
         click.echo(report.render_json(found), nl=False)
     else:
@@ -144,7 +144,7 @@ def verify(path: Path, form: str) -> int:
     except BadCheckpoint as error:
         raise click.ClickException(printable(str(error))) from error
     if not verdicts:
-        raise click.ClickException(f"{path}: no checkpoint found in it")
+        raise click.ClickException(f"{path}: contains no checkpoint")
     if form == "json":
         told = [{**asdict(verdict), "path": verdict.path.as_posix()} for verdict in verdicts]
         click.echo(document("checkpoint verify", {"checkpoints": told}), nl=False)
@@ -164,18 +164,18 @@ def verify(path: Path, form: str) -> int:
     "--template",
     metavar="FILE",
     type=Named(path_type=Path),
-    help="Names and shapes of the parameters in flat parameters: a JSON, a state dict or safetensors.",
+    help="Names and shapes of the parameters in flat parameters: a JSON file, a state dict or safetensors.",
 )
 @click.option(
     "--groups",
     metavar="FILE",
     type=Named(path_type=Path),
-    help="A JSON of the parameters' names in each param group, for an optimizer keyed by number.",
+    help="A JSON file with the parameter names of each param group, for an optimizer keyed by number.",
 )
 @click.option(
     "--names",
     metavar="FILE|MODULE:FUNCTION",
-    help="New names of tensors in safetensors: a JSON of old and new ones, or a function from old to new.",
+    help="New names for tensors in safetensors: a JSON file of old and new names, or a function from old to new.",
 )
 @click.option(
     "--leave-out", metavar="KEY", multiple=True, help="Leave out KEY and everything under it. May be repeated."

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from fsdp_migrate.trace.evidence import Evidence
     from fsdp_migrate.tree.handed_out import Record
 
-_NEXT_HELP = """Show the most important place under PATH... that is left to do by hand, with everything needed to do it.
+_NEXT_HELP = """Show the most important place under PATH... that you must change by hand, and all that you need for it.
 
 The output has its id, the source around it, where the model is wrapped, what the rule says about FSDP1 and FSDP2, and
-the command that shows that it is done. It is at most 6,000 bytes, about 2,000 tokens. The id does not change while
-code around it
-moves.
+the command that checks your change. It is at most 6,000 bytes, about 2,000 tokens. The id does not change while code
+around it moves.
 
 \b
   fsdp-migrate next                 one place, the most important first
@@ -40,9 +39,8 @@ Exit code:
 
 _DONE_HELP = """Check one place that fsdp-migrate next has shown, by its ID, and show what remains.
 
-It is done when its finding is gone, the file has no new finding of the same rule, and no edit of the file hides the
-finding or weakens the proof that it is right (deleted asserts, ignore comments, fewer steps, as check --since names
-them).
+The place is done if its finding is gone, the file has no new finding of the same rule, and no edit of the file hides
+the finding or weakens the proof of the migration (see check --since).
 
 \b
 Exit code:
@@ -106,7 +104,7 @@ def done(item: str, paths: tuple[str, ...], form: str, jobs: int | None) -> int:
     except Damaged as error:
         raise click.ClickException(str(error)) from error
     if record is None:
-        raise click.UsageError(f"no place with the id {item} was shown here: fsdp-migrate next shows one")
+        raise click.UsageError(f"fsdp-migrate next has not shown a place with the id {item} here")
     paths = paths or record.paths
     result = _checked(paths, jobs, None)
     items = open_items(result, base)

@@ -82,7 +82,7 @@ TRACE = click.option(
     callback=_evidence,
     type=Named(),
     shell_complete=complete_files,
-    help="A record of fsdp-migrate trace, used where the code alone is not enough.",
+    help="A record of fsdp-migrate trace, used where the code alone does not say enough.",
 )
 
 
@@ -91,7 +91,7 @@ def _place(context: click.Context, option: click.Parameter, value: str | None) -
         return None
     name, _, line = value.rpartition(":")
     if not name or not line.isdecimal() or not int(line):
-        raise click.BadParameter(f"{value}: name a file and a line, as src/train.py:42")
+        raise click.BadParameter(f"{value}: give a file and a line, such as src/train.py:42")
     return name, int(line)
 
 
@@ -100,7 +100,7 @@ WHY = click.option(
     metavar="FILE:LINE",
     callback=_place,
     shell_complete=complete_files,
-    help="Write nothing: print what the expressions on a line may be, and where that comes from.",
+    help="Write nothing: print the possible values of the expressions on a line, and where they come from.",
 )
 
 
@@ -191,7 +191,7 @@ _RULES: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--helpers",
         type=click.Choice(HELPERS),
-        help="When FSDP2 code calls fsdp_compat (default: needed, where FSDP2 has no short form).",
+        help="When to call fsdp_compat (default: needed, that is, if FSDP2 has no short form).",
     ),
     click.option("--no-helpers", "helpers", flag_value="never", hidden=True),
     click.option(

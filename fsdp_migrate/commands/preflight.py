@@ -17,11 +17,10 @@ shows the units with their bytes, dtypes and ranks, and everything suspicious wi
 
 \b
   fsdp-migrate preflight -- torchrun --nproc-per-node 2 train.py
-  fsdp-migrate preflight --compare -- torchrun ...  HEAD's units, and new
+  fsdp-migrate preflight --compare -- torchrun ...  HEAD's units and the new ones
   fsdp-migrate preflight --measure ours.toml -- torchrun --nproc-per-node 8
 
-The last one runs no program. It measures computing and links of the machine,
-for tune --machine ours.toml.
+The last command runs no program. It measures computing and links of the machine, for tune --machine ours.toml.
 
 \b
 Exit code:
@@ -45,7 +44,7 @@ _ITS_OWN = ("text", "format", "version", "torch", "optimizer")
     type=Named(path_type=Path, dir_okay=False),
     help="Measure this machine and write the results to FILE.",
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop a program that takes longer.")
 def preflight(
     command: tuple[str, ...], form: str, compare: bool, to: str, measure: Path | None, timeout: float | None
 ) -> int:

@@ -51,12 +51,12 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
   fsdp-migrate rewrite --to shim train.py       run FSDP1 code on fsdp_compat
   fsdp-migrate rewrite --from shim .            move it from there to FSDP2
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
-  fsdp-migrate rewrite --retire .               drop FSDP1 beside FSDP2
+  fsdp-migrate rewrite --retire .               drop FSDP1 branches next to FSDP2
   fsdp-migrate rewrite --layout expert .        other units than FSDP1's
   fsdp-migrate rewrite --interactive src/       ask about each change
   fsdp-migrate rewrite --report left.html src/  what changed, as a page
   fsdp-migrate rewrite --stdin-filename a.py - < a.py   a text, for editors
-  fsdp-migrate rewrite --why src/loop.py:42 .   what line 42 may be, and why
+  fsdp-migrate rewrite --why src/loop.py:42 .   possible values on line 42
 
 \b
 Exit code:
@@ -95,11 +95,16 @@ per-file-ignores. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences
     help="Write a report, .html, .json or .md; may be repeated.",
 )
 @TRACE
-@click.option("--specialize", is_flag=True, help="With --trace: write the run's values where code reads settings.")
+@click.option("--specialize", is_flag=True, help="With --trace: replace settings in the code by the values of the run.")
 @WHY
 @STDIN_FILENAME
 @JOBS
-@click.option("-i", "--interactive", is_flag=True, help="Ask about every hunk, with its findings; quit and continue.")
+@click.option(
+    "-i",
+    "--interactive",
+    is_flag=True,
+    help="Ask about every hunk and show its findings. You can quit and continue later.",
+)
 @click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted changes.")
 @QUIET
 @VERBOSE
@@ -142,11 +147,11 @@ def rewrite(
     if interactive and (diff or "-" in paths or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise click.UsageError("--interactive asks on a terminal, and writes files: leave out --diff and -")
     if form == "json" and (interactive or ("-" in paths and not diff)):
-        raise click.UsageError("--format json is the whole output: add --diff to -, and leave out --interactive")
+        raise click.UsageError("--format json must be the only output: with -, add --diff, and leave out --interactive")
     if specialize and (trace is None or of == "shim"):
         raise click.UsageError("--specialize writes what a run showed: give --trace FILE, and leave out --from shim")
     if why is not None and (diff or interactive or report or form == "json" or "-" in paths):
-        raise click.UsageError("--why explains a line and writes nothing: give PATH alone beside it")
+        raise click.UsageError("--why explains a line and writes nothing: combine it only with PATH")
     evidence = replace(trace, specializes=True) if trace is not None and specialize else trace
     paths, stdin = standard_input(paths, stdin_filename)
     reports = [report_file(name) for name in report]

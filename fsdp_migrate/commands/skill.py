@@ -11,7 +11,7 @@ from fsdp_migrate.commands.options import FORMAT
 
 _HELP = """Print a SKILL.md that teaches a coding agent the loop of a migration: rewrite, next, edit, done, verify.
 
-The file has the form of agentskills.io, which most agents read. With --write, it is written into the project: into
+The file has the format of agentskills.io, which most agents read. With --write, it is written into the project: into
 .agents/skills, and into .claude/skills if the project has a .claude folder. A file that exists with other content is
 not changed.
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from fsdp_migrate.check.ledger import FileState
     from fsdp_migrate.trace.evidence import Evidence
 
-_HELP = """Show how far the migration of PATH... is, by folder or by owner.
+_HELP = """Show how much of PATH... is migrated, by folder or by owner.
 
 A file is manual (something is left to do by hand), fsdp1 (a rewrite would move it), shim (it imports fsdp_compat) or
-native. Files that have nothing to do with FSDP are not counted. Nothing is written or changed.
+native. Files that do not use FSDP are not counted. Nothing is written or changed.
 
 \b
   fsdp-migrate status                        by the first folder under PATH
@@ -28,12 +28,12 @@ native. Files that have nothing to do with FSDP are not counted. Nothing is writ
 
 \b
 Exit code:
-  0  it could run
+  0  the command ran
   2  it could not run, or a path could not be checked
 """
 
 
-@click.command(help=_HELP, short_help="Show how far a project is, by folder or owner.")
+@click.command(help=_HELP, short_help="Show how much of a project is migrated, by folder or owner.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
 @click.option(
     "--by", type=click.Choice(["folder", "owner"]), default="folder", show_default=True, help="Group by this."

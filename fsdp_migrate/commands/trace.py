@@ -10,19 +10,19 @@ from fsdp_migrate.commands.options import CPU, FORMAT, complete_files, writable
 
 _HELP = """Run a few steps of your training under FSDP1, and record what its code does with sharded models.
 
-COMMAND is how you start the training, torchrun included. It runs unchanged, with a recorder in each rank that is
-loaded through the environment. The record says for each expression of your code whether it was a
-sharded model, where models are wrapped with which arguments and units, and which lines ran. It contains no tensor
-values, no environment, and only the names of command-line options.
+COMMAND is how you start the training, torchrun included. It runs unchanged, with a recorder in each rank that is loaded
+through the environment. The record contains, for each expression of your code, whether it was a sharded model; where
+models are wrapped, with their arguments and units; and which lines ran. It contains no tensor values and no environment
+variables, and only the names of command-line options.
 
 \b
   fsdp-migrate trace -- torchrun --nproc-per-node 2 train.py
   fsdp-migrate rewrite --trace trace.json .
   fsdp-migrate trace --merge a.json b.json -o trace.json
 
---merge makes one record out of several: a run that trains and one that evaluates and saves, or the nodes of a run,
-each of which records its own ranks. Every source file must be the same in all of them, byte for byte; counts are
-added. Ranks without a record are named.
+--merge combines several records: of a run that trains and one that evaluates and saves, or of the nodes of a run, each
+of which records its own ranks. Every source file must be the same in all of them, byte for byte; counts are added.
+Ranks without a record are named.
 
 \b
 Exit code:
@@ -33,7 +33,7 @@ Exit code:
 """
 
 
-@click.command(help=_HELP, short_help="Record what a run under FSDP1 shows.")
+@click.command(help=_HELP, short_help="Record a run under FSDP1.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Optimizer steps to record.")
 @click.option(
@@ -66,7 +66,7 @@ def trace(
     try:
         if merge:
             whole = merged([(Path(name), load(Path(name))) for name in command])
-            found = Traced(whole, f"{without(whole)}: the record denies nothing" if whole.missing else "")
+            found = Traced(whole, f"{without(whole)}: the record removes no finding" if whole.missing else "")
         else:
             with shown() as progress:
                 found = traced(command, Path.cwd(), steps, timeout, progress, cpu=cpu)

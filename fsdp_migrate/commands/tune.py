@@ -10,10 +10,10 @@ from fsdp_migrate.commands.options import complete_files
 
 _HELP = """Predict the cost of other FSDP2 layouts before the first step.
 
-COMMAND is how you start the training, torchrun included. It runs unchanged through one forward and backward. From
-this run, the command computes gathers, bytes, memory and seconds of each layout: the program's own, one unit per
-block, embedding and head as units, no resharding after the forward, and hybrid meshes. It prints all of them, the
-fastest that fits first, with their advantages, and the code of the best one.
+COMMAND is how you start the training, torchrun included. It runs unchanged through one forward and backward. From this
+run, the command computes the gathers, bytes, memory and time of each layout: the program's own, one unit per block,
+embedding and head as units, no resharding after the forward, and hybrid meshes. It prints all layouts, the fastest that
+fits first, with their advantages, and the code of the best one.
 
 No layout changes a loss in fp32, unless its line says that gradients are summed in a different order.
 
@@ -45,11 +45,11 @@ Exit code:
 )
 @click.option("--machine", "wanted", metavar="NAME", help="A known machine, or a TOML file. [default: by the device]")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), help="The time that forward and backward take now."
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="The current time of forward and backward."
 )
 @click.option("--show", metavar="LAYOUT", help="Print the code of this layout.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a program that takes longer.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop a program that takes longer.")
 def tune(
     command: tuple[str, ...],
     memory: float | None,

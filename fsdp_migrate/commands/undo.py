@@ -12,29 +12,29 @@ from fsdp_migrate.commands.options import FORMAT, Named, complete_files
 if TYPE_CHECKING:
     from fsdp_migrate.tree.undoing import PutBack, Run, Runs
 
-_HELP = """Put back what the last rewrite of PATH... replaced, byte for byte; git is not needed.
+_HELP = """Restore the files that the last rewrite of PATH... replaced, byte for byte. Git is not needed.
 
 Every run that rewrites files keeps the old content in .fsdp-migrate in the root of the repository (without one, in
 the directory that was rewritten), or in your state folder if the tree is read-only. The last 20 runs are kept.
 Files that you have edited, moved or deleted since then are listed and not changed.
 
 \b
-  fsdp-migrate undo              take back the last run
-  fsdp-migrate undo --list       show the runs that can be taken back
-  fsdp-migrate undo --run 3      take back one of them
+  fsdp-migrate undo              undo the last run
+  fsdp-migrate undo --list       show the runs that can be undone
+  fsdp-migrate undo --run 3      undo one of them
 
 \b
 Exit code:
   0  every file of the run has its old content again
   1  some files were edited since, and are not changed
-  2  it could not run, or there is nothing to take back
+  2  it could not run, or there is nothing to undo
 """
 
 
-@click.command(help=_HELP, short_help="Put back what the last rewrite replaced.")
+@click.command(help=_HELP, short_help="Restore the files that the last rewrite replaced.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=Named(), shell_complete=complete_files)
-@click.option("--list", "lists", is_flag=True, help="Show the runs that can be taken back, the newest first.")
-@click.option("--run", "number", type=click.IntRange(min=1), metavar="N", help="Take back this run.")
+@click.option("--list", "lists", is_flag=True, help="Show the runs that can be undone, newest first.")
+@click.option("--run", "number", type=click.IntRange(min=1), metavar="N", help="Undo this run.")
 @FORMAT
 def undo(paths: tuple[str, ...], lists: bool, number: int | None, form: str) -> int:
     from fsdp_migrate.report.document import document
@@ -78,10 +78,10 @@ def _lines(run: Run, result: PutBack | None) -> Iterator[str]:
     if result is None:
         yield f"{run.number:>3}  {run.time}  {count(len(run.files), 'file')}  {run.command}"
         return
-    yield from (f"{file}: put back" for file in result.done)
+    yield from (f"{file}: restored" for file in result.done)
     for kept in result.left:
         yield f"{kept.path}: edited since, not changed; to see its old content: gzip -dc {kept.copy}"
-    yield f"{count(len(result.done), 'file')} put back, {len(result.left)} left (run {run.number})"
+    yield f"{count(len(result.done), 'file')} restored, {len(result.left)} not restored (run {run.number})"
 
 
 def _as_data(runs: Runs, run: Run, result: PutBack | None) -> dict[str, object]:

@@ -97,7 +97,7 @@ def show_bisection(wanted: Wanted, progress: Progress, files: list[Path], applie
         return 1
     root = trees.source(Path.cwd()).root
     written = apply(root, bisection, shlex.join(["fsdp-migrate", "verify", "--bisect", "--apply", "--", *wanted.after]))
-    say(f"{count(len(written), 'file')} written with this form (fsdp-migrate undo takes it back); verified again:")
+    say(f"{count(len(written), 'file')} written with this form (fsdp-migrate undo reverts it); verified again:")
     again = replace(wanted, before_ref=wanted.before_ref or "HEAD", after_ref=git.snapshot(root), keep=None)
     try:
         verdict = verify(again, progress)

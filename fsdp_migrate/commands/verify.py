@@ -26,7 +26,7 @@ loaded through the environment. The program needs torch; this command does not.
     fsdp-migrate verify --before-dir OLD --after-dir NEW -- CMD
   a commit against the working tree:
     fsdp-migrate verify --before-ref v1.2 -- CMD
-  find the edits that make the two differ, and write an alternative to them:
+  find the edits that make the runs differ, and write an alternative form:
     fsdp-migrate verify --bisect [--apply] -- CMD
   a run that resumes from what the old code saved:
     fsdp-migrate verify --resume 3 -- torchrun ... train.py
@@ -95,20 +95,22 @@ def verify() -> None:
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
 @click.option("--repeat/--no-repeat", default=True, help="Run the old code twice to measure noise (default: yes).")
 @_REPORT
-@click.option("--keep", metavar="DIR", type=Named(path_type=Path), help="Keep copies, recordings and logs there.")
+@click.option(
+    "--keep", metavar="DIR", type=Named(path_type=Path), help="Keep copies, recordings and logs in this folder."
+)
 @click.option(
     "--link",
     metavar="PATH",
     shell_complete=complete_files,
     multiple=True,
-    help="Link files that git does not have (data) into the copies.",
+    help="Link files that git does not track (data) into the copies.",
 )
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 @click.option(
     "--feed",
     is_flag=True,
-    help="If the two differ, run the new code again and feed each module the inputs that it had before, to find "
-    "the modules that differ by themselves (implies --deep).",
+    help="If the runs differ, run the new code again and feed each module the inputs of the old run, to find the "
+    "modules that differ by themselves (implies --deep).",
 )
 @click.option(
     "--resume",
@@ -116,11 +118,13 @@ def verify() -> None:
     metavar="STEP",
     help="Stop the old run once it has saved after STEP, and resume from there with the new code.",
 )
-@click.option("--bisect", is_flag=True, help="If the two differ, or the new code fails, find the edits that cause it.")
+@click.option(
+    "--bisect", is_flag=True, help="If the runs differ, or the new code fails, find the edits that cause this."
+)
 @click.option(
     "--apply",
     is_flag=True,
-    help="With --bisect: write the rewrite with the form that makes the runs equal, and verify again.",
+    help="With --bisect: write the rewrite in the form that makes the runs equal, and verify again.",
 )
 @click.option("--save-with", metavar="CMD", help="The command for the run that saves, if it is different.")
 @click.option("--resume-with", metavar="CMD", help="The command for the run that resumes, if it is different.")
@@ -168,7 +172,7 @@ def run(
     if (before is None) != (after is None) or (before_dir is None) != (after_dir is None):
         raise click.UsageError("--before and --after, and --before-dir and --after-dir, come in pairs")
     if before is None and not command:
-        raise click.UsageError("name the command that starts the training, after --")
+        raise click.UsageError("give the command that starts the training, after --")
     if before is not None and command:
         raise click.UsageError("give the command once: after --, or as --before and --after")
     if resume is None and (save_with is not None or resume_with is not None):
@@ -205,7 +209,7 @@ def run(
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--stop/--no-stop", default=True, help="End the program after the last recorded step (default: yes).")
 @click.option("--rounded", nargs=2, metavar="BEFORE AFTER", type=Named(path_type=Path),
-              help="Add the rounding by which these two recordings differ first.")  # fmt: skip
+              help="Add rounding as large as the first difference between these two recordings.")  # fmt: skip
 @_recording_options
 @CPU
 @FORMAT
@@ -268,7 +272,7 @@ def record(
 @click.argument("before", metavar="BEFORE", type=Named(path_type=Path))
 @click.argument("after", metavar="AFTER", type=Named(path_type=Path))
 @click.option("--again", metavar="DIR", type=Named(path_type=Path), help="A second recording of the same code.")
-@click.option("--rounded", metavar="DIR", type=Named(path_type=Path), help="One that record --rounded has made.")
+@click.option("--rounded", metavar="DIR", type=Named(path_type=Path), help="A recording made by record --rounded.")
 @_REPORT
 @click.option("--tolerance", type=float, metavar="REL", help="Call smaller relative differences equal.")
 @FORMAT

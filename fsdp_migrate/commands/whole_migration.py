@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 _HELP = """Move a working FSDP1 training to FSDP2, and prove on your own run that it trains the same.
 
-COMMAND is how you start a few steps of training, torchrun included. It runs the training under FSDP1 in a copy to
-record what the code alone does not show (trace), rewrites the files with that record (rewrite --trace), and then runs
-both versions in copies and compares every value of every step (verify). If they differ, or the second fails, it
-searches for the edits that cause it (verify --bisect). If their alternative form makes the runs equal, it writes that
-form and verifies again.
-One page at the end shows what was rewritten, what is equal, what it costs, what is left to do by hand, and what never
-ran.
+COMMAND is how you start a few steps of training, torchrun included. It runs the training under FSDP1 in a copy and
+records facts that the code alone does not show (trace). It rewrites the files with that record (rewrite --trace). Then
+it runs both versions in copies and compares every value of every step (verify). If the runs differ, or the second one
+fails, it searches for the edits that cause this (verify --bisect). If their alternative form makes the runs equal, it
+writes that form and verifies again. A page at the end shows the rewrite, the equal values, the cost, the places left to
+do by hand, and the code that never ran.
 
 \b
   fsdp-migrate migrate -- torchrun --nproc-per-node 2 train.py
   fsdp-migrate migrate --continue      continue after an interruption or a fix
-  fsdp-migrate migrate --abort         put every byte back
+  fsdp-migrate migrate --abort         restore all files
 
 \b
 Exit code:
@@ -42,8 +41,10 @@ Exit code:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_files)
 @click.option("--to", type=click.Choice(["native", "shim"]), default="native", help="FSDP2 itself, or fsdp_compat.")
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Optimizer steps of each run.")
-@click.option("--link", metavar="PATH", multiple=True, help="Show what git does not have (data) in the copies.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up on a run that takes longer.")
+@click.option(
+    "--link", metavar="PATH", multiple=True, help="Link files that git does not track (data) into the copies."
+)
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop a run that takes longer.")
 @click.option("--allow-dirty", is_flag=True, help="Also migrate changes that are not committed.")
 @click.option("--report", metavar="FILE", help="Write the page, .html, .json or .txt.")
 @click.option("--continue", "goes_on", is_flag=True, help="Continue the migration that was started here.")
@@ -99,7 +100,7 @@ def migrate(
     return _end(desk, moved, page, form)
 
 
-_NEXT = "finished work is kept: resume with fsdp-migrate migrate --continue, or put every byte back with --abort"
+_NEXT = "finished work is kept: resume with fsdp-migrate migrate --continue, or restore all files with --abort"
 
 
 def _kept(desk: Desk) -> str:
@@ -130,7 +131,7 @@ def _abort(desk: Desk, form: str) -> int:
         return 0
     for file in files:
         click.echo(printable(file))
-    click.echo(f"{count(len(files), 'file')} restored; the migration is over")
+    click.echo(f"{count(len(files), 'file')} restored; the migration is ended")
     return 0
 
 

@@ -21,9 +21,9 @@ Required framework versions that do not match the project's FSDP.
 
 Requirements in requirements files, pyproject.toml, setup.cfg, setup.py, Pipfile, conda's environment files and the lock
 files of poetry, uv, pdm and pipenv are read, together with what the other rules found in the project. A requirement
-without an upper bound counts as the newest release that this tool knows, and one whose bound is older than every
-release that it knows as its bound. The combinations, each with the thread that shows it, are
-fsdp_migrate/configs/versions.toml.
+without an upper bound counts as the newest release that this tool knows. If its upper bound is older than all releases
+that this tool knows, it counts as that bound. fsdp_migrate/configs/versions.toml lists the combinations, each with the
+public thread that shows it.
 """
 
 

@@ -14,7 +14,8 @@ from fsdp_migrate.verify.report import bisect_text, verdict_json, verdict_text
 from fsdp_rules.verdict.finding import Finding, Level
 
 INSTALL = (
-    "the code now imports fsdp_compat: install it where it trains (pip install ./shim in a clone of fsdp-migrate, or "
+    "the code now imports fsdp_compat: install it on the machines that train (pip install ./shim in a clone of "
+    "fsdp-migrate, or "
     "pip install 'git+URL#subdirectory=shim'), and add it to the requirements"
 )
 
@@ -24,24 +25,24 @@ def sections(moved: Moved) -> Iterator[tuple[str, list[str]]]:
     result = moved.result
     yield "What the run showed", list(seen_in_words.lines(moved.trace))
     yield "What moved", [f"{file.path}: {count(_moves(file.findings), 'change')}" for file in result.changed]
-    yield "What is equal, and what it costs", list(verdict_text.lines(moved.verdict))
+    yield "Comparison and cost", list(verdict_text.lines(moved.verdict))
     if moved.bisection is not None and moved.bisection.found.search is not None:
         # Where no other form was written, the verdict above is that on the rewrite as it is.
         told = bisect_text.lines if moved.bisection.moves_on else bisect_text.search_lines
-        yield "What made the rewrite differ", [line for line in told(moved.bisection) if line]
+        yield "Why the rewrite differed", [line for line in told(moved.bisection) if line]
     manual = [_told(finding) for finding in result.of_level(Level.MANUAL)]
     # The runs had this tool's own copy of it.
     manual += [INSTALL] * _imports_helpers(moved)
     yield "Left to do by hand", manual or ["nothing"]
     yield from assumptions(result.of_level(Level.REVIEW))
-    yield "What the run decides, and what never ran", list(by_trace(result)) or ["no finding to decide"]
+    yield "Decided by the run, and code that never ran", list(by_trace(result)) or ["no open findings"]
     seconds = ", ".join(f"{stage} in {spent:.0f} s" for stage, spent in moved.journal.seconds.items())
     yield "Time", [seconds]
 
 
 def assumptions(findings: Sequence[Finding]) -> Iterator[tuple[str, list[str]]]:
     """The assumptions that no run has tested, apart from those on lines that both runs compared."""
-    yield "Rests on an assumption", [_told(finding) for finding in findings if not finding.ran] or ["nothing"]
+    yield "Based on an assumption", [_told(finding) for finding in findings if not finding.ran] or ["nothing"]
     if covered := [_told(finding) for finding in findings if finding.ran]:
         yield "Assumptions on lines that ran, which the comparison above covers", covered
 

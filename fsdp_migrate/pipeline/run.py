@@ -156,7 +156,7 @@ def _leave_what_is_outside(files: Sequence[ReadFile], paths: Sequence[str]) -> N
     for file in files:
         if isinstance(file.result, Changed) and not any(file.source.path.is_relative_to(root) for root in roots):
             file.result = Skipped(
-                f"it is a link to a file outside the given paths: pass {file.source.path} to rewrite it too"
+                f"this is a link to a file outside the given paths: pass {file.source.path} to rewrite that file"
             )
 
 
@@ -197,7 +197,7 @@ def _analyse(
     for file in reached:
         if isinstance(file.result, Failed):
             # Only a guess led to it, so that it does not fail a run that it may have nothing to do with.
-            file.result = Skipped(f"a wrapped model may reach it, but it {file.result.error}")
+            file.result = Skipped(f"a wrapped model may be passed to it, but it {file.result.error}")
     if project is not None:
         if request.observe is not None:
             texts = {path: (file.source.path, file.data) for path, file in indexed.items()}
@@ -263,7 +263,7 @@ def _map(
 
 
 def _died(candidate: Candidate) -> Failed:
-    return Failed("the process that worked on this file ended without a result (out of memory, or a crash)")
+    return Failed("the process for this file ended without a result (out of memory, or a crash)")
 
 
 def _overlaid(overlay: Mapping[Path, bytes], path: Path) -> bytes:

@@ -30,7 +30,7 @@ def warning(result: RunResult) -> str:
     return (
         f"{len(left)} FSDP1 {'calls' if several else 'call'} could not be rewritten ({where}) and will not "
         f"work with the migrated models. Rewrite {'them' if several else 'it'} by hand before you run "
-        f"anything, or take this back (`fsdp-migrate undo`) and use `{SHIM}`, {_what_the_shim_does(result)}."
+        f"anything, or undo this (`fsdp-migrate undo`) and use `{SHIM}`, {_what_the_shim_does(result)}."
     )
 
 

@@ -87,8 +87,8 @@ def assumed_torch(result: RunResult) -> str:
     if result.torch.source or all(map(added_todos, result.changed)):
         return ""
     return (
-        f"No file of the project requires a torch: the output is for torch {result.torch}, the first with FSDP2. "
-        "--torch names another."
+        f"The project requires no torch version, so the output is for torch {result.torch}, the first with FSDP2. "
+        f"--torch selects another."
     )
 
 
@@ -118,12 +118,12 @@ def paragraph(result: RunResult) -> str:
     if not result.with_fsdp1 and not result.errors and any(b"fsdp_compat" in file.before for file in result.outcomes):
         targets = shlex.join(result.paths)
         return (
-            f"{count(result.scanned, 'file')} read, no FSDP1 code found, but code on fsdp_compat. "
+            f"{count(result.scanned, 'file')} read, no FSDP1 code found, but code that uses fsdp_compat. "
             f"Next: fsdp-migrate rewrite --from shim {targets}"
         )
     if not result.scanned:
         targets = printable(shlex.join(result.paths))
-        return f"0 files read: under {targets} there is no Python file, notebook or configuration."
+        return f"0 files read: there is no Python file, notebook or configuration under {targets}."
     if not result.with_fsdp1 and not result.errors:
         if result.skipped:
             read = count(result.scanned, "file")
@@ -135,7 +135,7 @@ def paragraph(result: RunResult) -> str:
     manual, review = places(result.of_level(Level.MANUAL)), places(result.of_level(Level.REVIEW))
     sentences = [f"{count(result.scanned, 'file')} read, {len(result.with_fsdp1)} with findings, {done}."]
     if review:
-        sentences.append(f"{count(review, 'change')} to review: each rests on a stated assumption.")
+        sentences.append(f"{count(review, 'change')} to review: each is based on a stated assumption.")
     if manual:
         sentences.append(f"{count(manual, 'place')} left to do by hand.")
     if result.errors:
@@ -143,7 +143,7 @@ def paragraph(result: RunResult) -> str:
     if result.changed and not only_todos:
         sentences += [_written_for(result.torch), newer_saves(result)]
     if importing := result.importing_helpers:
-        sentences.append(f"Install fsdp-compat where the code trains: {new_imports(importing)}.")
+        sentences.append(f"Install fsdp-compat on the machines that train: {new_imports(importing)}.")
     return " ".join(filter(None, [*sentences, _next(result, manual)]))
 
 
@@ -168,7 +168,7 @@ def newer_saves(result: RunResult) -> str:
 def _written_for(torch: TorchRelease) -> str:
     """Which torch the output needs, and why that one."""
     if torch.allowed:
-        return f"Written for torch {torch}: {torch.source} allows {torch.allowed}, which has no FSDP2."
+        return f"Written for torch {torch}, because {torch.source} allows {torch.allowed}, which has no FSDP2."
     if torch.newer_than:
         source = torch.source
         return f"Written for torch {torch} ({source}), which is newer than the newest known release {torch.newer_than}."

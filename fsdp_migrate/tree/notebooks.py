@@ -101,7 +101,9 @@ def parse(data: bytes, path: str, has_marker: Callable[[bytes], bool]) -> Notebo
         # Half of a character can be written in JSON, and in no source file.
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise NotebookError("could not parse: half of a surrogate pair, which is not a character") from error
+        raise NotebookError(
+            "could not parse: it contains half of a surrogate pair, which is not a character"
+        ) from error
     if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
         raise NotebookError("could not parse: it has no list of cells (only notebook format 4 is supported)")
     for number, cell in enumerate(content["cells"], start=1):

@@ -36,7 +36,7 @@ def replace(path: Path, data: bytes, expected: bytes | None = None) -> None:
     if expected is not None and path.read_bytes() != expected:
         raise ChangedMeanwhile("it changed on disk after it was read; run again")
     if old is not None and old.st_nlink > 1:
-        raise OSError(f"it has {old.st_nlink} names (hard links), and the others would keep the old text")
+        raise OSError(f"it has {old.st_nlink} hard links, and the other names would keep the old text")
     # A name has 255 bytes at most, and a letter up to four of them.
     start = os.fsencode(path.name)[:80].decode("utf-8", "ignore")
     mine = f".{start}.fsdp-migrate-{_host()}-"

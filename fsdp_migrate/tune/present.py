@@ -41,8 +41,8 @@ def present(values: Mapping[str, Any], ranks: int | None = None) -> Present:
     """
     if not any(event[0] == "before" for event in values["events"]):
         raise ValueError(
-            "no backward of the model was seen before the first optimizer step; "
-            "in compiled models, no backward is visible"
+            "the model had no backward before the first optimizer step; the recorder cannot see the backward of "
+            "compiled models"
         )
     model, now = traced(values), values["layout"]
     fsdp1 = (model, Fsdp1(**now["fsdp1"])) if now.get("fsdp1") else None

@@ -145,8 +145,8 @@ def _cuts(model: TracedModel, shape: tuple[Layout, str], node: int) -> Iterator[
     yield proposal("blocks", blocks, "a unit for each block, the rest with the root")
     yield proposal("last block whole", last, "the last block is not gathered a second time")
     if ends:
-        yield proposal("blocks, ends apart", (*blocks, *ends), "the root holds less while the blocks run")
-        yield proposal("last block whole, ends apart", (*last, *ends), "both of these")
+        yield proposal("blocks, ends apart", (*blocks, *ends), "the root keeps less in memory while the blocks run")
+        yield proposal("last block whole, separate ends", (*last, *ends), "both of these")
     yield proposal("whole after forward", whole, "no second gathers, all parameters gathered at the end of the forward")
     if bare.replicas == 1 and node < bare.shards and bare.shards % node == 0:
         within = tuple(Unit(block.modules, node) for block in blocks)
@@ -163,7 +163,7 @@ def _cuts(model: TracedModel, shape: tuple[Layout, str], node: int) -> Iterator[
     if len(joined) < len(blocks):
         yield proposal("joined blocks", joined, "fewer and larger collectives")
     if bare.shards > 1:
-        yield proposal("two ahead", blocks, "hides longer gathers, two more units gathered", 2)
+        yield proposal("two ahead", blocks, "hides longer gathers, at the cost of two more gathered units", 2)
 
 
 def _pieces(model: TracedModel, block: int) -> Iterator[Unit]:

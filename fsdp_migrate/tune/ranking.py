@@ -77,7 +77,7 @@ def calibrated(found: Present, machine: Machine, seconds: float) -> Machine:
         return schedule(found.model, found.layout, machine.scaled(factor)).times.step
 
     if step(high) >= seconds or step(low) <= seconds:
-        raise ValueError(f"a step of {seconds:g} seconds does not fit the links and speeds of {machine.name}")
+        raise ValueError(f"a step of {seconds:g} seconds contradicts the link and computing speeds of {machine.name}")
     for _ in range(60):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if step(middle) > seconds else (low, middle)

@@ -18,7 +18,7 @@ def lines(ranking: Ranking, found: Present, machine: Machine, memory: int, chose
     """The report; ``chosen``: whose code is printed."""
     now = found.layout
     ranks = f"{now.ranks} ranks" + (f" as {now.replicas} x {now.shards}" if now.replicas > 1 else "")
-    yield f"{found.kind} on {ranks}, planned for {machine.name} with {readable(memory)} for each rank"
+    yield f"{found.kind} on {ranks}, planned for {machine.name} with {readable(memory)} per rank"
     yield ""
     before = () if ranking.fsdp1 is None else (ranking.fsdp1,)
     rows = [_HEAD, *(_row(row, ranking.now) for row in (*before, *ranking.ranked))]

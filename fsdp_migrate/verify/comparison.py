@@ -107,7 +107,9 @@ def shown_by(before: Path, after: Path) -> Rounding:
     """The same of two recordings on disk. Raises :class:`CannotRun` where it is something else."""
     rounding = rounding_in(verdict_of(read(before), read(after)))
     if rounding is None:
-        raise CannotRun("the two recordings do not differ by a rounding first: compare says what they differ by")
+        raise CannotRun(
+            "the first difference between the two recordings is not a rounding difference: compare shows what it is"
+        )
     return rounding
 
 
@@ -165,11 +167,11 @@ def verdict_of(
             notes.append(_not_repeatable(itself))
     elif again is not None:
         notes.append(
-            "the noise of the program was not measured: its second run read what the first wrote, or ended early"
+            "the noise of the program was not measured: its second run read files of the first, or ended early"
         )
         noisy = [Comparison(before, other) for other in (rounded,) if other is not None]
     if rounded is not None and not noise:
-        noise = "the measured effect of a rounding"
+        noise = "the measured effect of rounding"
     allowance = measured(noisy, rounding) if noise else nothing_allowed
     return judge(before, after, allowance, noise, notes)
 
@@ -180,6 +182,6 @@ def _not_repeatable(itself: Verdict) -> str:
     first = itself.first
     assert first is not None
     return (
-        f"the program does not repeat itself: {place(itself, first)} differs between two runs of the same code; "
+        f"the program is not deterministic: {place(itself, first)} differs between two runs of the same code; "
         "pass --seed, load data without workers, or call torch.use_deterministic_algorithms(True)"
     )

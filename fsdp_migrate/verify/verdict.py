@@ -83,12 +83,12 @@ def judge(
 def with_rounding(verdict: Verdict, rounding: Named) -> Verdict:
     """The same, where it was judged with the measured effect of ``rounding``, the cause of what differs first."""
     if verdict.first is None:
-        cure = "Nothing to do: a rounding of that size has the same effect in the old run."
+        cure = "Nothing to do: rounding of that size has the same effect on the old run."
         return replace(verdict, cause=replace(rounding, cure=cure))
     rule = f" ({rounding.rule})" if rounding.rule else ""
-    note = f"measured, but not enough to explain it: {rounding.message}{rule}"
+    note = f"the measured effect is too small to explain it: {rounding.message}{rule}"
     cause = verdict.cause
     if cause is not None and cause.is_rounding:
-        cure = "It is larger than the effect of a rounding of that size on the old run: look for another change."
+        cure = "It is larger than the effect of rounding of that size on the old run: look for another change."
         cause = replace(cause, cure=cure)
     return replace(verdict, cause=cause, notes=(*verdict.notes, note))

@@ -85,7 +85,7 @@ def _told(lost: Mapping[Key, tuple[str, ...]]) -> str:
     states = " and ".join(next(iter(lost.values())))
     return (
         f"{states} of {count(len(lost), 'parameter')} are one tensor in the old file, as FSDP1 saves them on the CPU "
-        "(FSDP407), so they are not compared: the new file has each of them"
+        "(FSDP407), so they are not compared: the new file has all of them"
     )
 
 

@@ -201,7 +201,8 @@ def test_an_index_that_names_what_is_not_there(tmp_path: Path) -> None:
     files = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     index.write_text(json.dumps({"weight_map": files}))
     assert (
-        _only_problem(tmp_path) == f"{index}: it lists b in 'model-00002-of-00002.safetensors', which does not have it"
+        _only_problem(tmp_path) == f"{index}: it lists b in 'model-00002-of-00002.safetensors', which does not "
+        f"contain it"
     )
     index.write_text("{")
     assert "not an index of safetensors" in _only_problem(tmp_path)

@@ -144,6 +144,6 @@ def test_a_tensor_beyond_its_storage(tmp_path: Path) -> None:
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(BadCheckpoint, match="neither a file of torch"):
+    with pytest.raises(BadCheckpoint, match="neither a torch"):
         open_all(tmp_path / "notes.txt")
     assert open_all(tmp_path) == []

@@ -80,8 +80,8 @@ def test_a_long_list_is_cut_unless_all_is_asked_for(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        ("", "no checkpoint found in it"),
-        ("x.txt", "neither a file of torch.save"),
+        ("", "contains no checkpoint"),
+        ("x.txt", "neither a torch.save"),
         ("gone", "no such file"),
     ],
 )

@@ -67,7 +67,7 @@ def test_attributes_of_a_dictionary_do_not_vanish(to: Target, tmp_path: Path) ->
     held: Any = collections.OrderedDict(a=W)
     held.scale = W
     _saved(tmp_path / "in.pt", held=held)
-    with pytest.raises(CannotConvert, match=r"held cannot be carried over: it has attributes \(scale\)"):
+    with pytest.raises(CannotConvert, match=r"held cannot be converted: it has attributes \(scale\)"):
         converted(tmp_path / "in.pt", tmp_path / "out", to)
 
 
@@ -77,7 +77,7 @@ def test_a_state_of_a_dictionary_that_is_none(tmp_path: Path) -> None:
             return collections.OrderedDict, (), 5
 
     _saved(tmp_path / "in.pt", held=Odd())
-    with pytest.raises(CannotConvert, match=r"held cannot be carried over: it has attributes \(state\)"):
+    with pytest.raises(CannotConvert, match=r"held cannot be converted: it has attributes \(state\)"):
         converted(tmp_path / "in.pt", tmp_path / "out", Target.FULL)
 
 

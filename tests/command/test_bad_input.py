@@ -190,4 +190,4 @@ def test_a_file_that_a_model_may_reach_is_named_if_it_cannot_be_read(
         "    trainer.fit()\n"
     )
     assert main(["rewrite", "--diff", "."]) == 0
-    assert ("part.py: skipped: a wrapped model may reach it" in capsys.readouterr().err) is told
+    assert ("part.py: skipped: a wrapped model may be passed to it" in capsys.readouterr().err) is told

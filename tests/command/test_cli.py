@@ -40,8 +40,9 @@ def test_rewrites_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["rewrite", "a.py"]) == 0
     assert (tmp_path / "a.py").read_text() == "model = fully_shard(model)\n"
     assert capsys.readouterr() == (
-        "No file of the project requires a torch: the output is for torch 2.6, the first with FSDP2. --torch names "
-        "another.\na.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Written for torch 2.6 (no "
+        "The project requires no torch version, so the output is for torch 2.6, the first with FSDP2. --torch "
+        "selects another.\na.py: rewritten (FSDP101 x1)\n1 file read, 1 with findings, 1 rewritten. Written for "
+        "torch 2.6 (no "
         "file requires one). Next: train a few steps and compare the losses; fsdp-migrate undo a.py restores the "
         "old files.\n",
         "",
@@ -176,7 +177,7 @@ def test_a_selection_that_leaves_no_rule_is_refused(command: str, capsys: pytest
 def test_a_rewrite_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("FSDP(model)\n")
     assert main(["rewrite"]) == 0
-    said = "0 files read: under . there is no Python file, notebook or configuration.\n"
+    said = "0 files read: there is no Python file, notebook or configuration under .\n"
     assert capsys.readouterr().out == said
 
 

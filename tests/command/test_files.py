@@ -162,7 +162,7 @@ def test_a_link_out_of_the_tree_is_not_written_through(
     (tmp_path / "tree" / "link.py").symlink_to(tmp_path / "outside.py")
     monkeypatch.chdir(tmp_path)
     assert main(["rewrite", "tree"]) == 0
-    assert "tree/link.py: skipped: it is a link to a file outside the given paths" in capsys.readouterr().out
+    assert "tree/link.py: skipped: this is a link to a file outside the given paths" in capsys.readouterr().out
     assert (tmp_path / "outside.py").read_text() == source
     assert main(["rewrite", "tree", "outside.py"]) == 0
     assert (tmp_path / "outside.py").read_text() != source

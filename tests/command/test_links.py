@@ -79,7 +79,7 @@ def test_a_chain_of_links_that_leaves_the_tree_is_not_written_through(
     (here / "tree" / f"b.{kind}").symlink_to(f"../outside.{kind}")
     assert main(["rewrite", "tree"]) == 0
     out = capsys.readouterr().out
-    assert f"skipped: it is a link to a file outside the given paths: pass {file} to rewrite it too" in out
+    assert f"skipped: this is a link to a file outside the given paths: pass {file} to rewrite that file" in out
     assert "1 file read, 1 skipped, no FSDP1 code found in the others." in out
     assert not is_changed(file, kind)
 

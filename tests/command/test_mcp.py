@@ -72,7 +72,7 @@ def test_what_cannot_run_is_an_error_with_its_reason(tmp_path: Path) -> None:
             (("check", {"jobs": "2"}), "is not of type 'integer'"),
             (("check", {"format": "text"}), "'format' was unexpected"),
             (("verify", {"command": ["true"]}), "git"),
-            (("verify", {}), "name the command that starts the training"),
+            (("verify", {}), "give the command that starts the training"),
             (("status", {"directory": "/not/there"}), "/not/there"),
             # A path is never an option.
             (("check", {"paths": ["--exit-zero"]}), "--exit-zero"),

@@ -180,7 +180,7 @@ def test_an_id_that_was_never_shown_and_a_damaged_record_are_errors(
     handed_out: str, project: Path, capsys: Capture
 ) -> None:
     assert main(["done", "FSDP902-00000000"]) == 2
-    assert "no place with the id FSDP902-00000000 was shown here" in capsys.readouterr().err
+    assert "has not shown a place with the id FSDP902-00000000 here" in capsys.readouterr().err
     (record,) = (project / ".fsdp-migrate/items").glob(f"{handed_out}.json")
     record.write_text("{}")
     assert main(["done", handed_out]) == 2

@@ -111,9 +111,9 @@ def test_a_new_dependency_is_named_in_every_report(diff: bool) -> None:
     result = run(
         Changed(needs, safe), Changed(has, safe), Changed(b"# import fsdp_compat\nfsdp_compat = 1\n"), diff=diff
     )
-    said = "Install fsdp-compat where the code trains: 2 files now import fsdp_compat. "
+    said = "Install fsdp-compat on the machines that train: 2 files now import fsdp_compat. "
     assert said in summary.paragraph(result)
-    step = "Install fsdp-compat where the code trains: 2 files now import fsdp_compat."
+    step = "Install fsdp-compat on the machines that train: 2 files now import fsdp_compat."
     assert guide.next_steps(result) == [step]
     assert step in markdown.render(result) and step in html_report.render(result)
     assert json.loads(json_report.render(result))["new_imports_of_fsdp_compat"] == ["a.py", "b.py"]
@@ -303,7 +303,7 @@ def test_the_torch_that_is_assumed_is_in_the_first_line(verbosity: str, said: bo
     known = run(Changed(b"", (finding(Level.SAFE),)))
     unknown = dataclasses.replace(known, torch=TorchRelease())
     first = next(text.lines(unknown, verbosity))
-    assert first.startswith("No file of the project requires a torch: the output is for torch 2.6, ") is said
+    assert first.startswith("The project requires no torch version, so the output is for torch 2.6, ") is said
     assert "Written for torch 2.6 (no file requires one)" in summary.paragraph(unknown)
     assert not next(text.lines(known, verbosity)).startswith("No file")
 

@@ -110,7 +110,7 @@ def test_findings_fit_the_terminal_file_by_file(columns: int, tmp_path: Path) ->
     shown = " ".join(" ".join(lines).split())
     for finding in json.loads(answer.stdout)["findings"]:
         # A message is found with its words whole and in order, whichever lines they are on.
-        message = finding["message"].removeprefix("FSDP1 code, to be reviewed when it is rewritten: ")
+        message = finding["message"].removeprefix("FSDP1 code that rewrite would change on an assumption: ")
         assert (message in shown) is (finding["level"] != "safe")
     assert shown.count("2 safe FSDP101, FSDP110") == 2
     assert lines[-1] == "Next: fsdp-migrate rewrite --diff ."

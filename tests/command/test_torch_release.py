@@ -180,7 +180,7 @@ def test_the_report_names_the_release(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "requirements.txt").write_text("torch>=2.1\n")
     (tmp_path / "train.py").write_text(SOURCE)
     assert main(["rewrite", str(tmp_path), "--diff"]) == 0
-    assert "Written for torch 2.6: requirements.txt allows 2.1, which has no FSDP2." in capsys.readouterr().err
+    assert "Written for torch 2.6, because requirements.txt allows 2.1, which has no FSDP2." in capsys.readouterr().err
     assert main(["rewrite", str(tmp_path), "--diff", "--torch", "2.7"]) == 0
     assert "Written for torch 2.7 (--torch)." in capsys.readouterr().err
     assert main(["rewrite", str(tmp_path), "--torch", "2.5"]) == 2

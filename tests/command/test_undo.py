@@ -46,7 +46,7 @@ def test_every_byte_comes_back(project: Path, capsys: Capture) -> None:
     assert main(["undo"]) == 0
     assert held(project) == FILES
     assert (project / "a.py").stat().st_mode & 0o777 == 0o755
-    assert capsys.readouterr().out.endswith("3 files put back, 0 left (run 1)\n")
+    assert capsys.readouterr().out.endswith("3 files restored, 0 not restored (run 1)\n")
     assert main(["undo"]) == 2
     assert "there is no run to undo" in capsys.readouterr().err
 
@@ -58,9 +58,9 @@ def test_what_was_edited_since_is_left_and_listed(project: Path, capsys: Capture
     capsys.readouterr()
     assert main(["undo"]) == 1
     out = capsys.readouterr().out
-    assert "sub/latin \xe9.py: put back\n" in out
+    assert "sub/latin \xe9.py: restored\n" in out
     assert "a.py: edited since, not changed; to see its old content: gzip -dc " in out
-    assert out.endswith("1 file put back, 2 left (run 1)\n")
+    assert out.endswith("1 file restored, 2 not restored (run 1)\n")
     assert held(project) == {**held(project), "a.py": b"mine\n", "sub/latin \xe9.py": FILES["sub/latin \xe9.py"]}
     assert not (project / "sub/crlf.py").exists()
     # What is left can be taken back later, once it holds again what was written.

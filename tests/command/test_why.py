@@ -87,20 +87,18 @@ def test_findings_of_the_line_come_first(tree: Path, capsys: pytest.CaptureFixtu
 
 def test_what_rests_on_a_name_says_so(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = why("guess.py:2", capsys)
-    assert any("by its name alone: some object has this as `model`" in line for line in said)
+    assert any("only by its name: some object has this as `model`" in line for line in said)
 
 
 def test_a_line_without_any_says_so(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert why("build.py:15", capsys) == [
-        "build.py:15: no expression that begins here may be a model in FSDP1's class, or belong to one"
+        "build.py:15: no expression that begins here can be an FSDP1 model or part of one"
     ]
 
 
 def test_a_file_that_no_model_reaches_says_so(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tree / "other.py").write_text("print(1)\n", encoding="utf-8")
-    assert why("other.py:1", capsys) == [
-        "other.py:1: not analysed, because no model in FSDP1's class reaches this file"
-    ]
+    assert why("other.py:1", capsys) == ["other.py:1: not analysed, because no FSDP1 model is passed to this file"]
 
 
 def test_nothing_is_written(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,8 +109,8 @@ def test_nothing_is_written(tree: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--why", "loop.py", "."], "name a file and a line"),
-        (["--why", "loop.py:0", "."], "name a file and a line"),
+        (["--why", "loop.py", "."], "give a file and a line"),
+        (["--why", "loop.py:0", "."], "give a file and a line"),
         (["--why", "loop.py:99", "."], "loop.py has no line 99"),
         (["--why", "missing.py:1", "."], "missing.py is not a Python file under ."),
         (["--why", "loop.py:6", "--diff", "."], "writes nothing"),

@@ -74,8 +74,8 @@ def _converted(source: Path, target: Path, to: Target, expected: tuple[Any] | No
         convert(source, target, Wanted(to), lambda label, nbytes: lambda count: None)
     except (BadCheckpoint, CannotConvert) as error:
         assert str(error).strip(), "a refusal without a reason"
-        assert "what was written differs" not in str(error), f"{to.value}: {error}"
-        assert expected is None or "readings of it differ" not in str(error), f"{to.value}: {error}"
+        assert "the written checkpoint differs" not in str(error), f"{to.value}: {error}"
+        assert expected is None or "readings get different results" not in str(error), f"{to.value}: {error}"
         assert {path.name for path in target.parent.iterdir()} == before, f"{to.value}: refused, and something was left"
         return
     if expected is None:

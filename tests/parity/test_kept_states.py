@@ -177,7 +177,7 @@ def test_a_state_of_what_is_not_sharded_that_is_loaded_again_is_left_to_a_human(
 ) -> None:
     files = tree(train=main(LIVE[name], strategy="NO_SHARD"))
     (left,) = rewrite_tree(files).manual()
-    assert "under NO_SHARD it shares tensors" in left
+    assert "under NO_SHARD, FSDP1's state shares tensors" in left
     under_shim = rewrite_tree(files, Settings(to="shim"))
     assert under_shim.manual() == []
     before = train_tree(pool, files, tmp_path / "before", fsdp1=True)

@@ -60,7 +60,7 @@ def test_a_sharded_state_is_not_said_to_be_gathered() -> None:
     assert "StateDictOptions" not in str(rewrite(source))
     said = _messages(source)
     assert said["FSDP301"] == "removed, since FSDP2's states are sharded by default (SHARDED_STATE_DICT)"
-    kept = "and copies the state (FSDP1 returns a copy, FSDP2's state changes with the next step)"
+    kept = "and copies the state (FSDP1 returns a copy; FSDP2's state changes with the next step)"
     assert said["FSDP309"] == f"get_model_state_dict returns the state, {kept}"
     full = HEAD + STATE.format("FULL_STATE_DICT")
     assert "StateDictOptions(" in str(rewrite(full)).replace("each call now passes its own StateDictOptions (", "")
@@ -74,7 +74,7 @@ def test_what_is_left_to_a_human_says_what_to_do(to: str) -> None:
     for fixture in FIXTURES:
         result = rewrite(source(fixture, "before"), Settings(to=to))
         for found in result.findings if isinstance(result, Changed | Unchanged) else ():
-            without = found.level is Level.MANUAL or "assumes" not in found.message
+            without = found.level is Level.MANUAL or "assum" not in found.message
             if found.level in (Level.MANUAL, Level.REVIEW) and without and not found.advice:
                 silent[found.rule, found.level.value, found.message] = fixture
     assert silent == {}

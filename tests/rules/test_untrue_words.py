@@ -14,7 +14,6 @@ from fsdp_rules.verdict.finding import Finding
 from fsdp_rules.verdict.result import Changed, Unchanged
 from tests.rules.helpers import rewrite_tree
 
-ROOT = Path(__file__).parent.parent.parent
 HEAD = """
 import torch
 import torch.nn as nn
@@ -142,12 +141,3 @@ def test_a_moment_that_is_also_the_other_one_fails_the_check(
     states["w"]["exp_avg_sq"] = moment.clone()
     torch.save(saved, tmp_path / "optimizer.pt")
     assert main(["check", str(tmp_path)]) == 0
-
-
-def test_the_page_of_torchs_tests_calls_zero_grad_a_defect_that_was_mended() -> None:
-    page = (ROOT / "docs" / "torch-tests.md").read_text()
-    rows = [row for row in page.splitlines() if "zero_grad" in row]
-    assert rows and all("a defect of the shim" in row for row in rows)
-    named = re.findall(r"mended \((tests/[\w/]+\.py)\)", page)
-    assert named and [path for path in named if not (ROOT / path).is_file()] == []
-    assert "artefact" not in page

@@ -150,7 +150,7 @@ def default_sizes(rank: int, world_size: int) -> list[str]:
         assert shape(2, "4") == (2, 2)
         assert shape(8, "4") == (1, 4)
         assert shape(3, "2") == (2, 2)
-        with pytest.raises(ValueError, match=r"the 8 devices of a node, which do not divide the 4 ranks"):
+        with pytest.raises(ValueError, match=r"the 8 devices of a node, which do not evenly divide the 4 ranks"):
             shape(8, None)
         with pytest.raises(ValueError, match=r"the 3 devices of a node"):
             shape(3, "3")
@@ -163,8 +163,12 @@ def test_default_mesh_sizes(pool: Pool) -> None:
     for messages in pool.run(default_sizes, 4):
         assert len(messages) == 3
         assert "2 devices of a node, as FSDP1 does, though LOCAL_WORLD_SIZE is 4" in messages[0]
-        assert "LOCAL_WORLD_SIZE=4 ranks of a node, since its 8 devices do not divide the 4 ranks" in messages[1]
-        assert "LOCAL_WORLD_SIZE=2 ranks of a node, since its 3 devices do not divide the 4 ranks" in messages[2]
+        assert (
+            "LOCAL_WORLD_SIZE=4 ranks of a node, because its 8 devices do not evenly divide the 4 ranks" in messages[1]
+        )
+        assert (
+            "LOCAL_WORLD_SIZE=2 ranks of a node, because its 3 devices do not evenly divide the 4 ranks" in messages[2]
+        )
 
 
 def apart(rank: int, world_size: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

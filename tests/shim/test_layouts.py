@@ -247,7 +247,7 @@ def partly_meta(rank: int, world_size: int) -> None:
         nn.init.constant_(mixed.norm.weight, 4.0)
         shard(mixed, device_id=DEVICE)
         assert mixed.norm.weight.to_local().eq(4.0).all()
-    with pytest.raises(TypeError, match=r"Block holds meta tensors but has no reset_parameters"):
+    with pytest.raises(TypeError, match=r"Block has meta tensors but no reset_parameters"):
         shard(on_meta(False), device_id=DEVICE)
 
 

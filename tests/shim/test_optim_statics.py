@@ -88,7 +88,7 @@ def argument_orders(rank: int, world_size: int) -> None:
     assert sum("torch 2.0's order" in message for message in messages) == 1
     with pytest.raises(TypeError, match="and an optimizer state, not Model, AdamW, int"):
         FSDP.optim_state_dict_to_load(model, optimizer, 1)
-    with pytest.raises(ValueError, match="holds no 'state' on this rank"):
+    with pytest.raises(ValueError, match="has no 'state' on this rank"):
         FSDP.optim_state_dict_to_load(model, optimizer, None)
     mine = expected if rank == 0 else None
     with FSDP.state_dict_type(model, FULL, None, FullOptimStateDictConfig(rank0_only=True)):

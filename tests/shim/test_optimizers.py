@@ -185,7 +185,7 @@ def unloadable(rank: int, world_size: int, damage: Callable[[dict[str, Any]], di
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (drop_state, "ValueError: optim_state_dict holds no 'state' on this rank"),
+        (drop_state, "ValueError: optim_state_dict has no 'state' on this rank"),
         (rename, "ValueError: optim_state_dict has state for other.weight"),
         (merge_groups, "ValueError: no group in optim_state_dict has the parameters of the optimizer's group 0"),
         (number_groups, "NotImplementedError: optim_state_dict is keyed by number"),

@@ -42,7 +42,7 @@ def test_table_says_who_manages_what_and_what_it_weighs() -> None:
         f"blocks.2  Block       187       748 B     212 B     424 B  {arguments}                -\n"
         f"(root)    Model       196       784 B     240 B     480 B  {arguments}, casts inputs  -\n"
         "total                 757     3.0 KiB     876 B\n"
-        "per rank: cut into 4, from world_size=4"
+        "per rank: split into 4, from world_size=4"
     )
 
 
@@ -56,14 +56,14 @@ def test_number_of_ranks_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WORLD_SIZE", "8")
     made = plan(nn.Linear(16, 16, bias=False))
     assert made.units[0].size.per_rank == 4 * 2 * 16
-    assert str(made).splitlines()[-1] == "per rank: cut into 8, from WORLD_SIZE=8 in the environment"
+    assert str(made).splitlines()[-1] == "per rank: split into 8, from WORLD_SIZE=8 in the environment"
     assert plan(nn.Linear(16, 16, bias=False), world_size=2).units[0].size.per_rank == 4 * 8 * 16
 
 
 def test_strategies_that_do_not_shard_over_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = plan(nn.Linear(16, 16, bias=False), sharding_strategy=ShardingStrategy.NO_SHARD, world_size=4)
     assert whole.units[0].size.per_rank == 4 * 16 * 16
-    assert str(whole).splitlines()[-1] == "per rank: cut into 1, from NO_SHARD"
+    assert str(whole).splitlines()[-1] == "per rank: split into 1, from NO_SHARD"
     monkeypatch.setattr(torch.get_device_module(DEVICE), "device_count", lambda: 2)
     policy = POLICIES["transformer"]()
     hybrid = plan(
@@ -73,7 +73,7 @@ def test_strategies_that_do_not_shard_over_everybody(monkeypatch: pytest.MonkeyP
         device_id=DEVICE,
         world_size=8,
     )
-    assert str(hybrid).splitlines()[-1] == "per rank: cut into 2, from HYBRID_SHARD over 2 rank(s) of a node"
+    assert str(hybrid).splitlines()[-1] == "per rank: split into 2, from HYBRID_SHARD over 2 rank(s) of a node"
 
 
 def test_dtypes_that_are_not_cast_are_gathered_as_they_are() -> None:
@@ -149,7 +149,7 @@ def from_groups(rank: int, world_size: int) -> tuple[list[str], str]:
 def test_groups_have_their_own_number_of_ranks(pool: Pool) -> None:
     for lines, error in pool.run(from_groups, 4):
         assert lines == [
-            "per rank: cut into 4, from the default process group",
-            "per rank: cut into 2, from process_group",
+            "per rank: split into 4, from the default process group",
+            "per rank: split into 2, from process_group",
         ]
         assert error == "pass either world_size or process_group, which has its own number of ranks, not both"

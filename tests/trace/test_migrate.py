@@ -36,7 +36,7 @@ def test_a_training_is_moved_and_proven(project: Path, capsys: pytest.CaptureFix
     assert "wraps Sequential in 1 unit, FULL_SHARD, no BatchNorm" in out
     assert "train.py: " in out
     assert "values over 2 steps on 2 ranks" in out
-    assert "trace: did not run: train.py:" in out
+    assert "trace: these lines did not run: train.py:" in out
     assert "== Left to do by hand\nnothing\n" in out
     text = (project / "train.py").read_text(encoding="utf-8")
     assert "fully_shard(" in text
@@ -54,10 +54,10 @@ def test_what_the_runs_covered_is_not_left_open() -> None:
         "train.py:2 FSDP101 assumes it",
     )
     assert list(assumptions([found(1, False), found(2, True), found(3, None)])) == [
-        ("Rests on an assumption", [*opened]),
+        ("Based on an assumption", [*opened]),
         ("Assumptions on lines that ran, which the comparison above covers", [covered]),
     ]
-    assert list(assumptions([])) == [("Rests on an assumption", ["nothing"])]
+    assert list(assumptions([])) == [("Based on an assumption", ["nothing"])]
 
 
 def test_what_fails_is_kept_gone_on_with_and_taken_back(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,9 @@ def test_arguments_of_a_dictionary_are_written_out(rewritten: Rewritten) -> None
     assert "MixedPrecisionPolicy(param_dtype=torch.bfloat16" in after
     assert "import ShardingStrategy" not in after
     assert "train.py:7" in said
-    assert "assumes every run has the traced one's values: sharding_strategy=ShardingStrategy.SHARD_GRAD_OP" in said
+    assert (
+        "assumes every run has the values of the traced run: sharding_strategy=ShardingStrategy.SHARD_GRAD_OP" in said
+    )
 
 
 def test_a_configuration_stays_one_without_it(rewritten: Rewritten) -> None:

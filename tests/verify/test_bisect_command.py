@@ -139,7 +139,7 @@ def test_where_no_form_is_equal_that_is_said(project: Path, capsys: pytest.Captu
     assert main(["verify", "--bisect", *COMMAND]) == 1
     out, _ = capsys.readouterr()
     assert "no alternative form of any edit makes the runs equal (" in out
-    assert "the difference is first seen at before the first step, initial weights" in out
+    assert "the difference first appears at before the first step, initial weights" in out
 
 
 @pytest.mark.whole
@@ -156,8 +156,8 @@ def test_migrate_writes_the_form_that_is_equal(project: Path, capsys: pytest.Cap
     assert main(["migrate", *(word for word in COMMAND if word != "--no-repeat")]) == 0
     out, err = capsys.readouterr()
     assert "writing the alternative form of train.py:19 FSDP201, to be verified again" in err
-    assert "== What made the rewrite differ" in out
-    assert "== Left to do by hand\nthe code now imports fsdp_compat: install it where it trains" in out
+    assert "== Why the rewrite differed" in out
+    assert "== Left to do by hand\nthe code now imports fsdp_compat: install it on the machines that train" in out
     assert "fsdp_compat.clip_grad_norm_(model, 100.0)" in (project / "train.py").read_text(encoding="utf-8")
 
 

@@ -73,8 +73,8 @@ def test_a_rounding_is_measured_as_on_one_machine(cluster: dict[str, str], tmp_p
     assert main(["rewrite", "--quiet", "--allow-dirty", str(tmp_path / "new")]) == 0
     done = script("verify.sbatch", cluster, "old", "new", "a folder", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Nothing to do: a rounding of that size has the same effect in the old run." in done.stdout
-    assert "equal within the measured effect of a rounding" in done.stdout
+    assert "Nothing to do: rounding of that size has the same effect on the old run." in done.stdout
+    assert "equal within the measured effect of rounding" in done.stdout
 
 
 CLIPPED = """
@@ -106,7 +106,7 @@ def test_a_missing_node_is_named(cluster: dict[str, str], tmp_path: Path, capsys
     assert (whole.world, whole.missing, whole.is_whole) == (2, [], True)
     (alone,) = (file for file in (tmp_path / "out").glob("node-*.json") if 1 in load(file).ended)
     assert main(["trace", "--merge", str(alone), "-o", str(tmp_path / "half.json")]) == 1
-    assert "without rank 0: the record denies nothing" in capsys.readouterr().err
+    assert "without rank 0: the record removes no finding" in capsys.readouterr().err
 
 
 def test_ranks_that_srun_starts_itself_are_recorded(cluster: dict[str, str], tmp_path: Path) -> None:

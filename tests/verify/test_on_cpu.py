@@ -144,7 +144,7 @@ def test_without_it_the_line_that_asks_is_named(
     project(text)
     assert main(["trace", *RUN]) == 1
     said = capsys.readouterr().err
-    assert f"train.py:{line_of(line)} asks for a GPU, and torch finds none here: pass --cpu" in said
+    assert f"train.py:{line_of(line)} needs a GPU, and torch finds none here: pass --cpu" in said
 
 
 def test_what_it_cannot_answer_is_said(project: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,4 +152,4 @@ def test_what_it_cannot_answer_is_said(project: Callable[[str], None], capsys: p
     assert main(["verify", "--cpu", *RUN]) == 2
     said = capsys.readouterr().err
     assert f"train.py:{line_of('torch.cuda.synchronize()')} asks for a GPU" in said
-    assert "--cpu has no answer for it" in said
+    assert "--cpu has no replacement for it" in said

@@ -54,14 +54,16 @@ def test_what_a_rounding_explains_is_equal_and_its_cause_is_named(record: Record
     *_, cause, cure, _, _, _, _, last = verdict_text.lines(found)
     assert cause.startswith("cause: the gradient of output 0 of encoder differs within rounding")
     assert cause.endswith("(FSDP122)") and "Nothing to do" in cure
-    assert last.startswith("equal within the measured effect of a rounding: ")
+    assert last.startswith("equal within the measured effect of rounding: ")
 
 
 def test_what_it_does_not_explain_is_different_and_nothing_says_that_all_is_well(record: Record) -> None:
     _, found = judged(record, 0.0, late=2.0)
     assert found.exit_code == 1
     assert found.first is not None and (found.first.question, found.first.event) == (Question.GRADIENTS, 1)
-    assert any(note.startswith("measured, but not enough to explain it: the gradient of") for note in found.notes)
+    assert any(
+        note.startswith("the measured effect is too small to explain it: the gradient of") for note in found.notes
+    )
     assert not any("othing is" in line for line in verdict_text.lines(found))
 
 
@@ -114,7 +116,7 @@ def test_the_command_looks_for_the_module_and_measures_what_its_rounding_does(
     assert code == 0, text
     assert "cause: the gradient of output 0 of encoder differs within rounding" in text
     assert "Nothing to do" in text and "(FSDP122)" in text
-    assert text.splitlines()[-1].startswith("equal within the measured effect of a rounding: ")
+    assert text.splitlines()[-1].startswith("equal within the measured effect of rounding: ")
 
 
 def test_only_the_gradients_that_differed_are_rounded_and_replicas_alike(record: Record) -> None:

@@ -69,7 +69,7 @@ def test_nothing_of_what_was_rewritten_ran(recording: Recording, tmp_path: Path)
     ("kinds", "says"),
     [
         (["fsdp2", "fsdp2"], None),
-        (["fsdp1"], "trained with FSDP1, though fsdp.yaml now asks for FSDP2"),
+        (["fsdp1"], "trained with FSDP1, although fsdp.yaml now selects FSDP2"),
         (["fsdp2", "fsdp1"], "trained with FSDP1"),
         ([], "none of the 1 rewritten files was imported"),
     ],

@@ -216,7 +216,7 @@ def test_a_run_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_a_program_that_does_not_repeat_itself(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = told(capsys, *both("train.py 2 0", "train.py 2 0"))
-    assert "note: the program does not repeat itself: before the first step, initial weights" in text
+    assert "note: the program is not deterministic: before the first step, initial weights" in text
     assert "pass --seed" in text
     assert code == 1 or "equal within the measured noise of the program" in text
 

@@ -61,7 +61,7 @@ def test_before_ref_compares_a_commit_with_the_working_tree(tree: Path, capsys: 
     code, text = told(capsys, "--before-ref", "HEAD", "--no-repeat", "--steps", "1", *RUN)
     assert (code, "first difference: step 0, rank 0, loss" in text) == (1, True), text
     code, text = told(capsys, "--before-ref", "no-such", "--no-repeat", *RUN)
-    assert (code, "git could not give no-such" in text) == (2, True)
+    assert (code, "git could not provide no-such" in text) == (2, True)
 
 
 def test_link_shows_what_git_does_not_have(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,5 +128,5 @@ def test_feed_names_each_module_that_differs_by_itself(tree: Path, capsys: pytes
     )
     assert code == 1
     assert "first difference: step 0, rank 0, forward of modules, 1, output 0" in text
-    assert "given the inputs from before, 2 modules still differ\n  1: output 0, rank 0, " in text
+    assert "with the inputs of the old run, 2 modules still differ\n  1: output 0, rank 0, " in text
     assert [each["name"] for each in json.loads(Path("r.json").read_text())["alone"]] == ["1", "3"]

@@ -37,7 +37,7 @@ def edits_since(root: Path, rev: str) -> list[Finding]:
     listed = {*git.tracked(root).files, *git.untracked(root).files}
     new = _read(root, sorted(listed))
     gone = [path for path in old if path not in new and (root / path).is_file()]
-    found = [Weakened("FSDP606", path, 1, "git ignores the file now, so that no check reads it") for path in gone]
+    found = [Weakened("FSDP606", path, 1, "git now ignores the file, so no check reads it") for path in gone]
     found += weakened(_facts(old), _facts(new))
     found += _uncommented(LeftPlaces(root).all(), old, new)
     found += _disguised(old, new)
@@ -78,9 +78,7 @@ def _disguised(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[W
             lines = set(data.split(b"\n"))
             for source, had in gone.items():
                 if 2 * len(lines & had) > len(had):
-                    yield Weakened(
-                        "FSDP606", path, 1, f"{source} is no longer a Python file, so that no check reads it"
-                    )
+                    yield Weakened("FSDP606", path, 1, f"{source} is no longer a Python file, so no check reads it")
 
 
 def _uncommented(places: Iterable[LeftPlace], old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Iterator[Weakened]:

@@ -15,9 +15,9 @@ NAMES = {
 }
 
 #: What shows that nothing was weakened.
-WHAT_TO_TEST = "Run `fsdp-migrate check --since REV` again: the edit is no longer named."
+WHAT_TO_TEST = "Run `fsdp-migrate check --since REV` again: it no longer reports the edit."
 
-_ONLY = "Only `fsdp-migrate check --since REV` reports it, and neither a comment nor a setting silences it."
+_ONLY = "Only `fsdp-migrate check --since REV` reports this, and neither a comment nor a setting silences it."
 
 #: What each is about, as Markdown.
 DOCS = {
@@ -30,7 +30,7 @@ The assert is gone from the function and from all other files, is unreachable (a
 always true, or its failure is caught. An assert that moved, or whose names changed with the model, is not reported.
 Put the assert back, or write one that is true under FSDP2.""",
     "FSDP602": f"""\
-`strict=False`, or a partial load, where states had to match.
+`strict=False` or a partial load replaces a strict load.
 
 {_ONLY}
 

@@ -55,7 +55,7 @@ class Audit:
         first = Counter(self._named(key) for key in self._checkpoint.entries)
         for name in (first - self._second.counts) or (self._second.counts - first):
             one, other = first[name], self._second.counts[name]
-            raise Disagrees(f"{_shown(name)} exists {_times(one)} in one and {_times(other)} in the other")
+            raise Disagrees(f"{_shown(name)} exists {_times(one)} in one and {_times(other)} in the other file")
         for key, entry in self._checkpoint.entries.items():
             leaf = self._second.leaves.get(self._named(key))
             if leaf is not None and not _alike(entry, leaf):
@@ -144,7 +144,7 @@ def _run(run: Run, second: Inventory) -> npt.NDArray[np.uint8]:
     for part in second.places.get(place, ()):
         if isinstance(run.where, Item) or part.place.strides == run.where.strides:
             return reading.read(part, run.first, run.count)
-    raise Disagrees(f"{place[0]}: the second reading has no tensor from byte {place[1]}")
+    raise Disagrees(f"{place[0]}: the second reader finds no tensor at byte {place[1]}")
 
 
 def _wheres(entry: TensorEntry) -> Iterator[Bytes | Item]:

@@ -67,7 +67,7 @@ def _inventory(ranks: Sequence[Sequence[tuple[Name, Leaf | Spread]]]) -> Invento
         spread = [one for one in held if isinstance(one, Spread)]
         first = held[0]
         if spread and len(spread) < len(held):
-            raise Disagrees(f"{name} is in parts in some files and whole in others")
+            raise Disagrees(f"{name} is split in some files and whole in others")
         found.put(name, _joined(spread) if isinstance(first, Spread) else first)
     return found
 
@@ -117,7 +117,7 @@ def elements(tensor: Tensor) -> npt.NDArray[np.uint8]:
         held[box] = read(part).reshape(*part.sizes, size)
         covered[box] = True
     if not covered.all():
-        raise Disagrees("elements that are in no part")
+        raise Disagrees("elements that belong to no part")
     return held.reshape(-1)
 
 

@@ -68,7 +68,7 @@ def _prepared(source: Path, target: Path, wanted: Wanted) -> tuple[Checkpoint, S
         audit = Audit(checkpoint)
         audit.refuse_lost(state)
     except Disagrees as error:
-        raise CannotConvert(f"{source}: two independent readings of it differ: {error}") from error
+        raise CannotConvert(f"{source}: two independent readers get different results: {error}") from error
     return checkpoint, state, audit
 
 
@@ -108,7 +108,7 @@ def convert(source: Path, target: Path, wanted: Wanted, progress: Progress, shar
         try:
             compared = audit.compare(state, path, progress("comparing", nbytes))
         except (Disagrees, BadCheckpoint) as error:
-            raise CannotConvert(f"what was written differs from what was read, and was removed: {error}") from error
+            raise CannotConvert(f"the written checkpoint differs from the source, and was removed: {error}") from error
         on_disk.result()
         (made,) = open_all(path)
         more, carried = _evidence(judged, made)
@@ -137,7 +137,7 @@ def _evidence(source: Checkpoint, made: Checkpoint) -> tuple[list[str], list[Evi
     odd: list[str] = []
     if source.undigested:
         if source.found.kind is not Kind.SAFETENSORS:
-            notes.append("tensors of the source have no CRC-32, so damage to them could not be noticed")
+            notes.append("tensors of the source have no CRC-32, so damage to them could not be detected")
         entries = dict(tensors(made.entries))
         finite = mapped(elements.is_finite, entries.values())
         odd = [spelled(key) for key, is_finite in zip(entries, finite, strict=True) if not is_finite]
@@ -206,7 +206,7 @@ def _only(source: Path) -> Checkpoint:
     families = [found for found in beside if found.kind is Kind.RANKS and source in found.files]
     found = [open_found(one) for one in families] or open_all(source)
     if not found:
-        raise CannotConvert(f"{source}: no checkpoint found in it")
+        raise CannotConvert(f"{source}: contains no checkpoint")
     if len(found) > 1:
         names = ", ".join(str(one.path) for one in found[:5]) + (", …" if len(found) > 5 else "")
         raise CannotConvert(f"{source}: {len(found)} checkpoints found in it; pass one of them: {names}")

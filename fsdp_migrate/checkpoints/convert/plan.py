@@ -162,7 +162,7 @@ def _noting_numbers(state: State) -> State:
         if any(key[-2] == "params" and isinstance(_value(state.entries[key]), int) for key in inside):
             name = spelled(start) or "it"
             state = state.noting(
-                f"{name} has no states, and names parameters by number: optimizer.load_state_dict takes it"
+                f"{name} has no states and numbers its parameters: load it with optimizer.load_state_dict"
             )
     return state
 
@@ -175,8 +175,8 @@ def _refuse_names_alike(state: State) -> None:
         other = found.setdefault(spelled(key), key)
         if other != key:
             raise CannotConvert(
-                f"{spelled(key)} is there twice, as {list(other)} and as {list(key)}, and this format joins keys with "
-                "dots: use --to full, or rename one in the program that saves it"
+                f"{spelled(key)} occurs twice, as {list(other)} and as {list(key)}, and this format joins keys with "
+                f"dots: use --to full, or rename one in the program that saves it"
             )
 
 
@@ -186,7 +186,7 @@ def _refuse_keys_inside(state: State) -> None:
         for end in range(len(key)):
             if key[:end] in state.entries:
                 outer = spelled(key[:end]) or "the whole file"
-                raise CannotConvert(f"{outer} is an entry and holds {spelled(key)} as well: --leave-out {spelled(key)}")
+                raise CannotConvert(f"{outer} is an entry and also contains {spelled(key)}: --leave-out {spelled(key)}")
 
 
 def _value(entry: TensorEntry | ValueEntry) -> object:
@@ -229,8 +229,8 @@ def _refuse_other_models(state: State, root: Key) -> None:
         if isinstance(entry, TensorEntry) and key[:-1] != root and "float" in entry.dtype and len(entry.shape) > 1:
             other = spelled(key[: _differs_at(key, root)])
             raise CannotConvert(
-                f"{spelled(key)} looks like a second model besides the one under {spelled(root) or 'the root'}, "
-                f"and safetensors can store only one: --leave-out {other}"
+                f"{spelled(key)} looks like a second model next to the one under {spelled(root) or 'the root'}, and "
+                f"safetensors can store only one: --leave-out {other}"
                 + (f", or --leave-out {spelled(root)}" if root else "")
             )
 
@@ -277,8 +277,8 @@ def _unconvertible(checkpoint: Checkpoint, state: State, to: Target) -> Iterator
         if isinstance(entry, ValueEntry) and (entry.made_by or entry.where is not None):
             what = entry.made_by or "a value in a separate file that could not be read"
             if not before.get(id(entry), key):
-                raise CannotConvert(f"{checkpoint.path}: it is one {what}, and holds no tensors to convert")
-            yield name, f"is {what}, which can only be made by running code"
+                raise CannotConvert(f"{checkpoint.path}: it is only {what} and contains no tensors to convert")
+            yield name, f"is {what}, which only running code can create"
         if isinstance(entry, TensorEntry) and entry.dtype not in ITEM_SIZES and not _is_passed_on(entry, to):
             yield name, f"is {entry.dtype}, whose size this version does not know"
         if isinstance(entry, TensorEntry) and _is_beyond_arrays(entry.shape):
@@ -288,7 +288,7 @@ def _unconvertible(checkpoint: Checkpoint, state: State, to: Target) -> Iterator
     for key, what in checkpoint.lost.items():
         under = [place for place in checkpoint.entries if place[: len(key)] == key]
         if any(id(checkpoint.entries[place]) in left for place in under):
-            yield spelled(key), f"cannot be carried over: {what}"
+            yield spelled(key), f"cannot be converted: {what}"
     for key in checkpoint.rankwise:
         if id(checkpoint.entries[key]) in left:
             yield spelled(key), "is not sharded but differs from rank to rank"

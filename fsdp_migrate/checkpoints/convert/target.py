@@ -58,8 +58,8 @@ def refuse_repetition(state: State, source: Path, files: Iterable[Path]) -> None
     needed, held = nbytes_of(state), sum(file.stat().st_size for file in files)
     if needed > _REPEATED * held + _REPEATED_ANYWAY:
         raise CannotConvert(
-            f"{source}: it describes {needed:,} bytes of tensors and has {held:,}, more than {_REPEATED} times fewer: "
-            "its tensors repeat their elements; leave them out or save them as they are"
+            f"{source}: it describes {needed:,} bytes of tensors but contains only {held:,}, more than {_REPEATED} "
+            f"times fewer: its tensors repeat their elements; leave them out or save them in full"
         )
 
 

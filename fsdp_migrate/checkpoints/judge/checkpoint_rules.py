@@ -24,12 +24,12 @@ DOCS = {
     "FSDP401": """\
 SHARDED_STATE_DICT saved by torch.save (`ShardedTensor`).
 
-Each rank's file opens only in a process group of the size that saved it, since a `ShardedTensor` looks for its group
-while it is unpickled, and a plain FSDP2 model does not load it. No tensor is lost: the files of all ranks together hold
-each one whole.
+Each rank's file opens only in a process group of the size that saved it, because a `ShardedTensor` looks for its group
+while it is unpickled. A plain FSDP2 model does not load it. No tensor is lost: together, the files of all ranks contain
+every tensor completely.
 
-What to do: convert them to a folder that loads anywhere. One process does it, runs no pickle and has at most two
-tensors in memory.
+What to do: convert them to a folder that loads anywhere. One process converts them. It executes no pickle and has at
+most two tensors in memory.
 
 ```console
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp
@@ -40,15 +40,15 @@ FSDP2 writes too: such a folder loads without conversion (FSDP404).""",
     "FSDP402": """\
 LOCAL_STATE_DICT (`_flat_param`).
 
-Each unit is one flat tensor per rank. The names and shapes of the parameters inside are not in the file, and no FSDP2
-model has a `_flat_param`: with `strict=False` silently nothing is loaded. The same holds for flat parameters in a
-folder of `torch.distributed.checkpoint`. A tensor next to them under a parameter's own name is the slice of one rank,
-saved as if it were the whole.
+Each rank stores one flat tensor per unit. The file does not contain the names and shapes of the parameters in it, and
+no FSDP2 model has a `_flat_param`: with `strict=False`, nothing is loaded, silently. The same is true for flat
+parameters in a folder of `torch.distributed.checkpoint`. A tensor that is stored next to them under a parameter's own
+name is the slice of one rank, saved as if it were the whole parameter.
 
-What to do: convert it, and pass the parameters with their shapes and order: a file of
-`torch.save` with a state dictionary of the same model, or a JSON of name and shape in the order of
-`model.named_parameters()`. With `use_orig_params=True` the files of the ranks contain the order, and a
-safetensors index or an optimizer keyed by name is enough.
+What to do: convert it, and pass the names, shapes and order of the parameters in a template: a state dict of the same
+model saved by `torch.save`, or a JSON file of names and shapes in the order of `model.named_parameters()`. With
+`use_orig_params=True` the files of the ranks contain the order, so a safetensors file or an optimizer keyed by name is
+enough.
 
 ```console
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --template shapes.json
@@ -56,12 +56,12 @@ $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --tem
     "FSDP403": """\
 Optimizer state keyed by parameter number (`optimizer.state_dict()`).
 
-Which parameter a number means depends on the order in which the optimizer was given them, which is not in the file.
-Under FSDP1 the states are moreover the slices of one rank: put into an FSDP2 optimizer they are lost, or fail in
-`step()` for their shapes.
+The numbers follow the order in which the optimizer got its parameters, and the file does not contain that order. Under
+FSDP1 the states are also slices of one rank: an FSDP2 optimizer that loads them loses them, or its `step()` fails
+because their shapes do not match.
 
-What to do: convert it, and pass the names of each param group, in order: a JSON of one list of names per group.
-For slices the shapes are needed as well (`--template`, as for FSDP402).
+What to do: convert it, and pass a JSON file with one list of names for each param group, in order. Slices also need the
+shapes (`--template`, as for FSDP402).
 
 ```console
 $ fsdp-migrate checkpoint convert out/step_1000 out/step_1000_dcp --to dcp --groups groups.json
@@ -71,8 +71,8 @@ Folder of torch.distributed.checkpoint that FSDP1 wrote.
 
 It loads into FSDP2 without conversion.
 
-It is a note, level `info`, and fails a check only with `--min-level info`. There is one trap: loaded into
-`optimizer.state_dict()` of an optimizer that has not stepped yet, the optimizer's states are silently skipped.
+This finding has level `info`: it fails a check only with `--min-level info`. There is one trap: if the target is the
+`optimizer.state_dict()` of an optimizer that has not made a step yet, the load silently skips the optimizer's states.
 
 ```python
 model_state, optimizer_state = get_state_dict(model, optimizer)
@@ -85,9 +85,9 @@ Incomplete checkpoint.
 
 A rank's file is missing, a file is truncated, or some elements of a tensor are missing.
 
-It is found before anything is loaded, by names, sizes and metadata: the number of ranks, where each file of the folder
-has to end, and whether the chunks of each tensor cover it. What `checkpoint convert` found about its source, such as
-NaN in tensors without a CRC-32, is in the manifest of its result, and is repeated for it ("its source: ...").
+The check uses only names, sizes and metadata, and loads nothing: the number of ranks, where each file of the folder
+must end, and whether the chunks of each tensor cover it. The manifest of a converted checkpoint lists what `checkpoint
+convert` found in the source, such as NaN in tensors without a CRC-32. The check repeats it ("its source: ...").
 
 What to do: find the missing files (a copy that was interrupted, a disk of another node), or use an earlier
 checkpoint.""",
@@ -95,9 +95,9 @@ checkpoint.""",
 Pickle that runs code when it is loaded.
 
 Files of `torch.save`, `.metadata` and the chunks of `.distcp` files are pickles, and a pickle may name any function to
-be called. This tool has a list of what checkpoints need: what `torch.load(weights_only=True)` admits, plain values,
-torch's sharded tensors, and what accelerate, Lightning, Composer, Trainer, PEFT and OmegaConf save beside them. All
-other names are reported. Nothing is run to find out: pickles are only ever read as data here.
+be called. This tool has a list of the names that checkpoints need: those that `torch.load(weights_only=True)` allows,
+plain values, torch's sharded tensors, and what accelerate, Lightning, Composer, Trainer, PEFT and OmegaConf save with
+them. All other names are reported. Nothing is executed for this check: it reads pickles as data.
 
 The level is `manual` for functions that run code or touch files, and `review` for classes of a program, such as a
 pickled configuration or a whole model: loading them runs the code of that program.
@@ -106,22 +106,23 @@ What to do: do not load the file, and ask its author. `torch.load(..., weights_o
     "FSDP407": """\
 Optimizer states that are one tensor.
 
-On the CPU `FSDP.optim_state_dict` with `offload_to_cpu=True` and `use_orig_params=True` gives all states of a parameter
-the memory of the last one: `exp_avg` and `exp_avg_sq` are one tensor in the file, and what the others held is lost.
-These are not ties: each state has to be its own tensor, and the lost ones cannot be restored from the file.
+On the CPU, `FSDP.optim_state_dict` with `offload_to_cpu=True` and `use_orig_params=True` stores all states of a
+parameter in the memory of the last one: `exp_avg` and `exp_avg_sq` are one tensor in the file, and the values of the
+others are lost. This is not weight tying: each state must be its own tensor, and the file does not contain the lost
+values.
 
-What to do: load the model alone and start the optimizer again, or use a checkpoint that was saved on GPUs or with
+What to do: load only the model and start with a fresh optimizer, or use a checkpoint that was saved on GPUs or with
 `offload_to_cpu=False`.""",
     "FSDP408": """\
 Optimizer states that several parameters share.
 
 With `use_orig_params=False`, its default, FSDP1 has one `step` for a flat parameter and saves that one tensor under the
-name of each parameter in it. `set_optimizer_state_dict` and `optimizer.load_state_dict` keep it one tensor, and a step
-of the optimizer counts it on once for each parameter: with three of them 4, 5, 6 becomes 6, 9, 12. Adam's bias
-correction is wrong from then on, and nothing fails.
+name of each parameter in it. `set_optimizer_state_dict` and `optimizer.load_state_dict` keep it as one tensor, so each
+optimizer step increments it once for each parameter: with three parameters, 4, 5, 6 becomes 6, 9, 12. Adam's bias
+correction is then wrong, and nothing fails.
 
-What to do: nothing, where `rewrite` wrote the loading code or `fsdp_compat` loads it, which copy each state. Elsewhere
-give each parameter its own tensors after the load, or convert the checkpoint, which separates them.
+What to do: nothing if `rewrite` wrote the loading code or `fsdp_compat` loads the checkpoint, because both copy each
+state. Otherwise, give each parameter its own tensors after the load, or convert the checkpoint, which separates them.
 
 ```python
 for state in optimizer.state.values():

@@ -104,7 +104,7 @@ def _code(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _Said(
             "FSDP406",
             Level.REVIEW,
-            f"holds objects of {shown}: assumes that you trust that code, which loading runs",
+            f"contains objects of {shown}: loading runs their code, so this assumes that you trust it",
             "save tensors and plain values only, or load with weights_only=True and add_safe_globals",
             path,
         )
@@ -134,8 +134,8 @@ def _incomplete(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _Said(
             "FSDP405",
             Level.INFO,
-            "its tensors have no CRC-32, so nothing here notices damage to them",
-            "use checkpoint verify, which compares with the manifest that checkpoint convert writes",
+            "its tensors have no CRC-32, so this check cannot detect damage to them",
+            "use checkpoint verify, which compares the tensors with the manifest that checkpoint convert writes",
             checkpoint.path,
         )
 
@@ -190,8 +190,8 @@ def _shared_counters(checkpoint: Checkpoint) -> Iterator[_Said]:
         yield _Said(
             "FSDP408",
             Level.REVIEW,
-            f"{count} parameters share states (step) with others, as in a flat parameter of FSDP1: assumes the "
-            f"loading code copies each (otherwise each parameter counts the steps of all)",
+            f"{count} parameters share states (step) with others, as the parameters of an FSDP1 flat parameter do: "
+            f"assumes the loading code copies each (otherwise each parameter counts the steps of all parameters)",
             "load it with the lines that fsdp-migrate checkpoint inspect prints, or convert it, which separates them",
             checkpoint.path,
         )
@@ -201,7 +201,7 @@ def _by_id(checkpoint: Checkpoint) -> _Said:
     if checkpoint.rankwise:
         whose = "the slices of each rank"
     elif traits.are_slices([checkpoint.entries]):
-        whose = "optimizer states, all of one dimension like the slices of a rank,"
+        whose = "optimizer states, all one-dimensional like the slices of a rank,"
     else:
         whose = "optimizer states"
     return _Said(

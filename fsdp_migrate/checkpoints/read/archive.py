@@ -93,12 +93,14 @@ def _read(item: Item, window: _Window, archive: zipfile.ZipFile) -> Archive:
     infos: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         if info.filename in infos:
-            raise BadCheckpoint(f"{where}: it has {info.filename} twice, and readers differ in which one they use")
+            raise BadCheckpoint(
+                f"{where}: it contains {info.filename} twice, and programs differ in which one they read"
+            )
         infos[info.filename] = info
     roots = [name.removesuffix("data.pkl") for name in infos if name.rpartition("/")[2] == "data.pkl"]
     if len(roots) != 1:
         many = "no data.pkl" if not roots else f"{len(roots)} of them"
-        raise BadCheckpoint(f"{where}: torch.save writes one data.pkl, this archive holds {many}")
+        raise BadCheckpoint(f"{where}: torch.save writes one data.pkl, but this archive contains {many}")
     _refuse_overlaps(where, window, infos.values())
     checked = any(info.CRC for info in infos.values())
     storages: dict[str, tuple[int, int, int | None]] = {}
@@ -154,7 +156,7 @@ def _data_offset(window: _Window, info: zipfile.ZipInfo) -> int:
     window.seek(info.header_offset)
     header = window.read(30)
     if len(header) != 30 or not header.startswith(_MAGIC):
-        raise zipfile.BadZipFile(f"{info.filename} is not where the directory says")
+        raise zipfile.BadZipFile(f"{info.filename} is not at the position that the archive's directory gives")
     if (info.flag_bits | int.from_bytes(header[6:8], "little")) & _ENCRYPTED:
         raise zipfile.BadZipFile(f"{info.filename} is encrypted")
     return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:], "little")

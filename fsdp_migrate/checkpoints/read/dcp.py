@@ -89,9 +89,7 @@ def joined(parts: Sequence[Metadata]) -> Metadata:
             held = entries.setdefault(key, entry)
             if isinstance(held, TensorEntry) and held is not entry:
                 if not isinstance(entry, TensorEntry) or (held.shape, held.dtype) != (entry.shape, entry.dtype):
-                    raise BadCheckpoint(
-                        f"{part.path}: {spelled(key)} is a different tensor from the one in {first.path.name}"
-                    )
+                    raise BadCheckpoint(f"{part.path}: {spelled(key)} is a different tensor than in {first.path.name}")
                 chunks, copies = unlike((*held.chunks, *entry.chunks))
                 entries[key] = replace(held, chunks=chunks, replicas=(*held.replicas, *copies))
     files = frozenset[Path]().union(*(part.files for part in parts))

@@ -137,7 +137,7 @@ def _stored(entry: TensorEntry) -> Elements:
     (chunk,) = entry.chunks
     held = np.empty(entry.nbytes, np.uint8)
     if not isinstance(chunk.where, Bytes):
-        raise BadCheckpoint(f"a tensor of {entry.dtype}, which has no size here, in several places")
+        raise BadCheckpoint(f"a tensor of {entry.dtype}, whose size is unknown, stored in several places")
     _read(chunk.where.file, chunk.where.offset, held)
     return held
 
@@ -166,7 +166,7 @@ def _bytes(where: Bytes | Item, sizes: tuple[int, ...], dtype: str) -> Bytes:
     found = tensor_in(where)
     if found.dtype != dtype or found.shape != sizes or not isinstance(found.chunks[0].where, Bytes):
         raise BadCheckpoint(
-            f"{where.file}, from byte {where.offset}: {found.dtype} of shape {found.shape} where the rest of the "
+            f"{where.file}, from byte {where.offset}: {found.dtype} of shape {found.shape}, but the rest of the "
             f"checkpoint says {dtype} of shape {sizes}"
         )
     return found.chunks[0].where

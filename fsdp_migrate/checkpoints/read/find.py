@@ -248,7 +248,7 @@ def _refuse_special(path: Path) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadCheckpoint(f"{str(path)[:_SHOWN]}: could not read: {reason or error}") from error
     if not stat.S_ISREG(mode):
-        raise BadCheckpoint(f"{path}: a pipe, socket or device, which holds no checkpoint")
+        raise BadCheckpoint(f"{path}: a pipe, socket or device, which contains no checkpoint")
 
 
 def _file(path: Path) -> Found:
@@ -263,7 +263,7 @@ def _file(path: Path) -> Found:
     if _is_torch(path):
         kind = Kind.FILE if archive.starts_as_archive(archive.whole(path)) else Kind.PICKLE
         return Found(kind, path, (path,), layout)
-    raise BadCheckpoint(f"{path}: neither a file of torch.save nor of safetensors")
+    raise BadCheckpoint(f"{path}: neither a torch.save file nor a safetensors file")
 
 
 def _is_torch(path: Path) -> bool:

@@ -54,9 +54,9 @@ def read(checkpoint: Checkpoint) -> Manifest | None:
             raise ValueError("a tensor without dtype, shape or digest")
         source = tuple(Evidence(**one) for one in held.get("source", ()))
         if any(not isinstance(text, str) for one in source for text in vars(one).values()):
-            raise ValueError("a finding that is not a text")
+            raise ValueError("a finding that is not text")
         if any(one.level not in list(Level) for one in source):
-            raise ValueError("a finding of another level")
+            raise ValueError("a finding with an unknown level")
     except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadCheckpoint(f"{checkpoint.path}: {NAME} is not a manifest of fsdp-migrate: {error}") from error
     return Manifest(told, source)

@@ -81,7 +81,7 @@ def read(files: Sequence[Path]) -> Entries:
             homes[name] = file.name
     for name, pieces in parts.items():
         if (name,) in entries:
-            raise BadCheckpoint(f"{files[0].parent}: {name} is whole in one file and in parts in others")
+            raise BadCheckpoint(f"{files[0].parent}: {name} is whole in one file and split in others")
         entries[(name,)] = _joined(name, pieces, files[0].parent)
     for index in (file for file in files if file.name.endswith(".json")):
         _check_index(index, homes)
@@ -109,7 +109,7 @@ def _weight_map(index: Path) -> list[tuple[str, str]]:
 def _check_index(index: Path, homes: dict[str, str]) -> None:
     for name, file in _weight_map(index):
         if homes.get(name) != file:
-            raise BadCheckpoint(f"{index}: it lists {name} in {file!r}, which does not have it")
+            raise BadCheckpoint(f"{index}: it lists {name} in {file!r}, which does not contain it")
 
 
 def _joined(name: str, pieces: list[tuple[Offsets, TensorEntry]], folder: Path) -> TensorEntry:
@@ -158,7 +158,7 @@ def _checked_header(path: Path, length: int) -> bytes:
     except ModuleNotFoundError:
         # The library opens no file without numpy, which is an extra.
         if size > _LARGEST_HEADER:
-            raise ValueError(f"a header of {size} bytes, of {_LARGEST_HEADER} at most") from None
+            raise ValueError(f"a header of {size} bytes (at most {_LARGEST_HEADER} are allowed)") from None
     except safetensors.SafetensorError as error:
         # The library refuses dtypes that are newer than itself; the bytes of such a tensor can be carried all the same.
         if "unknown variant" not in str(error) or size > _LARGEST_HEADER:
@@ -182,12 +182,12 @@ def _check_places(header: dict[str, dict[str, list[int]]], length: int) -> None:
             raise ValueError("tensors that overlap, or bytes between them")
         end = after
     if end != length:
-        raise ValueError(f"{length} bytes of tensors where the header says {end}")
+        raise ValueError(f"{length} bytes of tensors, but the header says {end}")
 
 
 def _no_name_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(dict(pairs)) < len(pairs):
-        raise ValueError("a name that is in its header twice")
+        raise ValueError("a name that occurs twice in its header")
     return dict(pairs)
 
 

@@ -47,7 +47,7 @@ class TorchFile:
     that saved it, where a ShardedTensor or DTensor in it says so. ``fsdp1``: it carries a mark that FSDP1 alone leaves.
     ``sequences``: the keys of lists and tuples. ``of_modules``: those of dictionaries that ``Module.state_dict`` made,
     in the order of the module; who copies one into another dictionary loses the mark. ``lost``: what ``entries`` cannot
-    say of a value or of a key, by the key: a key that is not a text or a number, attributes of a tensor.
+    say of a value or of a key, by the key: a key that is not a string or a number, attributes of a tensor.
     """
 
     path: Path
@@ -88,7 +88,7 @@ def tensor_in(item: Item) -> TensorEntry:
     found = list(read_item(item).entries.items())
     if len(found) == 1 and found[0][0] == () and isinstance(found[0][1], TensorEntry):
         return found[0][1]
-    raise BadCheckpoint(f"{place_of(item)}: a tensor was expected here, it holds something else")
+    raise BadCheckpoint(f"{place_of(item)}: contains something else where a tensor was expected")
 
 
 class _TorchFileOf:
@@ -130,7 +130,7 @@ class _TorchFileOf:
         if len(key) > _DEEPEST:
             raise BadCheckpoint(f"{self._where}: dictionaries or lists nested too deeply, more than {_DEEPEST} levels")
         if self._left < 0:
-            raise BadCheckpoint(f"{self._where}: it holds more values than its pickle has bytes")
+            raise BadCheckpoint(f"{self._where}: it contains more values than its pickle has bytes")
         if isinstance(value, Dictionary) and value.attributes is not None:
             versions = _versions(value.attributes)
             self._fsdp1 = self._fsdp1 or any("_fsdp_wrapped_module" in str(path) for path in versions)
@@ -140,7 +140,7 @@ class _TorchFileOf:
                 self._lost.setdefault(key, lost)
         if isinstance(value, dict | list | tuple) and value:
             if id(value) in self._around:
-                raise BadCheckpoint(f"{self._where}: a dictionary or list that holds itself")
+                raise BadCheckpoint(f"{self._where}: a dictionary or list that contains itself")
             self._around.add(id(value))
             if not isinstance(value, dict):
                 self._sequences[key] = list if isinstance(value, list) else tuple
@@ -164,7 +164,7 @@ class _TorchFileOf:
         while name in names:
             name += "'"
         place = (*key, name)
-        self._lost[place] = f"its key is {_article(part)}, which no other format keeps"
+        self._lost[place] = f"its key is {_article(part)}, which no other format can store"
         return name
 
     def _plain(self, value: Any) -> ValueEntry:

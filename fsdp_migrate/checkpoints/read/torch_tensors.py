@@ -117,7 +117,7 @@ class Tensors:
         self.fsdp1 = self.fsdp1 or "_has_been_cloned" in attributes
         self.lost = lost_attributes(attributes, _TORCHS_OWN) or self.lost
         if name not in ("Tensor", "Parameter", "Buffer"):
-            self.lost = f"it has the tensor class {name}, which no other format keeps"
+            self.lost = f"it has the tensor class {name}, which no other format can store"
         made = global_of(function)
         return self._entry(Call(made, tuple(arguments))) if made is not None else None
 
@@ -175,4 +175,4 @@ def _is_lazy(call: Call) -> bool:
 def lost_attributes(attributes: Any, kept: Collection[str] = ()) -> str:
     """What is said of an object with other ``attributes`` than those that are ``kept``; "" without any."""
     names = sorted(map(described, attributes.keys() - kept)) if isinstance(attributes, dict) else []
-    return f"it has attributes ({', '.join(names[:3])}), which no other format keeps" if names else ""
+    return f"it has attributes ({', '.join(names[:3])}), which no other format can store" if names else ""

@@ -9,7 +9,7 @@ from fsdp_migrate.configs.editing.mapping_edits import MappingEditor
 from fsdp_migrate.configs.nodes import Entry, Node, Text
 from fsdp_rules.configuration.block import Block, Change, Setting, TextEdit
 
-SHARED = "it comes from an anchor or a merge that other places also use"
+SHARED = "it comes from a YAML anchor or merge that other places also use"
 #: Keys of the mappings around a framework's settings.
 _AROUND = frozenset({"fsdp_config", "fsdp", "distributed_type", "fsdp_version", "strategy", "actor_rollout_ref"})
 #: Keys that several frameworks read beside their settings.

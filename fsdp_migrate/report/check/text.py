@@ -100,7 +100,7 @@ def _movable(result: CheckResult) -> Iterator[str]:
     read = [told for told in result.failing if told.finding.level in (Level.SAFE, Level.REVIEW) and not told.moves]
     read = [told for told in read if not told.in_checkpoint]
     if read:
-        yield f"{count(len(read), 'finding')} to read; a rewrite does not change them."
+        yield f"{count(len(read), 'finding')} to read. A rewrite does not change them."
 
 
 def _next(result: CheckResult) -> Iterator[str]:

@@ -68,7 +68,7 @@ def next_steps(result: RunResult) -> list[str]:
             "`TODO(fsdp-migrate ...)` in the code."
         )
     if importing := result.importing_helpers:
-        steps.append(f"Install fsdp-compat where the code trains: {new_imports(importing)}.")
+        steps.append(f"Install fsdp-compat on the machines that train: {new_imports(importing)}.")
     if assumed:
         steps.append(
             f"Read the assumptions ({assumed}) and their places: if one is not true for your program, change the "

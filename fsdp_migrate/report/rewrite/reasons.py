@@ -17,9 +17,9 @@ def lines(path: str, line: int, result: RunResult, why: Derivations) -> Iterator
         yield f"{place(one)}: {one.rule} {one.level.value}: {printable(one.text)}"
     where = printable(f"{path}:{line}")
     if not why.is_read:
-        yield f"{where}: not analysed, because no model in FSDP1's class reaches this file"
+        yield f"{where}: not analysed, because no FSDP1 model is passed to this file"
     elif not why.found:
-        yield f"{where}: no expression that begins here may be a model in FSDP1's class, or belong to one"
+        yield f"{where}: no expression that begins here can be an FSDP1 model or part of one"
     for each in why.found:
         yield f"{where}: `{printable(each.text)}` may be {each.kind.value}"
         yield from _way(each)
@@ -37,7 +37,7 @@ def _way(derived: Derived) -> Iterator[str]:
 
 
 def _by_name(step: Step) -> list[str]:
-    return [f"by its name alone: some object has this as `{printable(step.by_name)}`"] if step.by_name else []
+    return [f"only by its name: some object has this as `{printable(step.by_name)}`"] if step.by_name else []
 
 
 def _note(notes: list[str]) -> str:

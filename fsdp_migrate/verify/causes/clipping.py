@@ -35,7 +35,7 @@ class _OtherCalls(Cause):
         before, after = (int(text.split()[0]) for text in (first.before, first.after))
         if not self.fits(before, after):
             return None
-        return f"gradients are clipped {before} times a step before and {after} times after"
+        return f"gradients are clipped {before}x per step before and {after}x after"
 
     @abstractmethod
     def fits(self, before: int, after: int) -> bool:
@@ -73,7 +73,7 @@ class LoggedNorm(Cause):
             return None
         if at_step(comparison, Question.GRADIENTS, first) or at_step(comparison, Question.CLIPPED_GRADIENTS, first):
             return None
-        return f"the logged norm is {first.gap.ratio:.4g} times that before, and the clipped gradients are equal"
+        return f"the logged norm is {first.gap.ratio:.4g} times the old one, but the clipped gradients are equal"
 
 
 class OrderOfNorm(Cause):

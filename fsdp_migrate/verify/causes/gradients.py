@@ -88,7 +88,7 @@ class SharedInput(Cause):
             return None
         module = name_of(comparison, first.name)
         return (
-            f"the {first.what} of {module} differs within rounding, and everything before it is equal: order of "
+            f"the {first.what} of {module} differs within rounding, and all earlier values are equal: order of "
             f"summation"
         )
 

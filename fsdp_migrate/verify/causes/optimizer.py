@@ -66,7 +66,7 @@ class SharedMoments(Cause):
     """The run before goes on from a state that has the values of another one: FSDP1 loaded both from one tensor."""
 
     name, rule = "shared-moments", "FSDP407"
-    cure = "Compare with offload_to_cpu=False in FSDP1's optimizer state dict: the new run loads both as they were."
+    cure = "Compare with offload_to_cpu=False in FSDP1's optimizer state dict: the new run loads both states correctly."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.INITIAL_STATE or not first.what:

@@ -50,14 +50,14 @@ class ParamDtype(_UnitDtype):
     """A unit computes in another dtype."""
 
     name, what, does = "param-dtype", "param dtype", "computes"
-    cure = "Give fully_shard an mp_policy with the param_dtype that FSDP1's MixedPrecision had."
+    cure = "Pass fully_shard an mp_policy with the param_dtype that FSDP1's MixedPrecision had."
 
 
 class OtherReduceDtype(_UnitDtype):
     """Gradients are added up in another dtype."""
 
     name, what, does = "reduce-dtype", "reduce dtype", "reduces"
-    cure = "Give fully_shard an mp_policy with the reduce_dtype that FSDP1's MixedPrecision had."
+    cure = "Pass fully_shard an mp_policy with the reduce_dtype that FSDP1's MixedPrecision had."
 
     def may_show_in(self, question: Question) -> bool:
         return question is Question.GRADIENTS

@@ -88,7 +88,9 @@ class OtherOrder(Cause):
     """The states are those of other parameters."""
 
     name, rule = "other-order", "FSDP403"
-    cure = "Load states by name (set_optimizer_state_dict), or build the groups in the order of the run that saved."
+    cure = (
+        "Load states by name (set_optimizer_state_dict), or build the groups in the same order as the run that saved."
+    )
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question is not Question.INITIAL_STATE or not first.what:
@@ -97,7 +99,7 @@ class OtherOrder(Cause):
         for name, what, value in _given(comparison, first):
             owner = next((key for key, own in wanted.items() if key != name and _same(own.get(what), value)), None)
             if owner is not None:
-                return f"{what} of {name_of(comparison, name)} is that of {name_of(comparison, owner)}"
+                return f"{what} of {name_of(comparison, name)} has the value of {name_of(comparison, owner)}"
         return None
 
 
@@ -105,7 +107,7 @@ class OfAnotherStep(Cause):
     """What was loaded is what the run that never stopped had at another step."""
 
     name, rule = "of-another-step", "FSDP309"
-    cure = "Copy a state when you take it (copy.deepcopy) if a step may run before it is written, and load the newest."
+    cure = "Copy a state (copy.deepcopy) if a step may run before it is written, and load the newest one."
 
     def message(self, comparison: Comparison, first: Difference) -> str | None:
         if first.question not in _GIVEN or not comparison.before.until:
@@ -115,7 +117,10 @@ class OfAnotherStep(Cause):
         for number, step in enumerate(steps, 1):
             if found and all(_same(_held(step, name, what), value) for name, what, value in found):
                 now = len(comparison.before.until)
-                return f"{name_of(comparison, *(name for name, _, _ in found))} is that of step {number}, not of {now}"
+                return (
+                    f"{name_of(comparison, *(name for name, _, _ in found))} belongs to step {number}, not to "
+                    f"step {now}"
+                )
         return None
 
 

@@ -83,4 +83,4 @@ class OtherMesh(_Unit):
     """A unit is cut over other ranks, or kept elsewhere."""
 
     name, rule, what = "other-mesh", "FSDP102", "shards,replicas,offload"
-    cure = "Give fully_shard the mesh that has FSDP1's groups: (replicate, shard) for a hybrid strategy."
+    cure = "Pass fully_shard a mesh with FSDP1's groups: (replicate, shard) for a hybrid strategy."

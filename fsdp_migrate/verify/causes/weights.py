@@ -38,7 +38,10 @@ class ReplicasApart(Cause):
             return None
         for key, before, after in _pairs(comparison):
             if agree(before) and not agree(after):
-                return f"the replicas of {name_of(comparison, key)} start different after, but equal before"
+                return (
+                    f"the replicas of {name_of(comparison, key)} start with different values after, but with "
+                    f"equal ones before"
+                )
         return None
 
 

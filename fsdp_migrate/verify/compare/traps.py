@@ -27,7 +27,7 @@ def trap(before: Recording, after: Recording) -> str | None:
             return f'the recorder failed in the run "{side}":\n{recording.failures[0]}'
     if len(before.steps) != len(after.steps):
         counts = f"{len(before.steps)} steps before and {len(after.steps)} after"
-        return f"the runs recorded {counts}: one of them ended early; see what it printed last"
+        return f"the runs recorded {counts}: one of them ended early; see its last output"
     if len(before.optimizers) != len(after.optimizers):
         counts = f"{len(before.optimizers)} optimizers stepped before and {len(after.optimizers)} after"
         return f"{counts}: the runs do different work"
@@ -49,7 +49,7 @@ def wrong_origin(recording: Recording, origin: Origin, side: str) -> str | None:
         if strange:
             return (
                 f'the run "{side}" imported {strange[0]}, which is not in its copy {tree}: an editable install or an '
-                "absolute path leads to the original; start the program with paths relative to the repository, and "
+                "absolute path points to the original; start the program with paths relative to the repository, and "
                 "packages on a relative PYTHONPATH"
             )
     if origin.changed and not {file.resolve() for file in origin.changed} & set(files):
@@ -60,7 +60,7 @@ def wrong_origin(recording: Recording, origin: Origin, side: str) -> str | None:
             return None
         if configured and "fsdp1" in kinds:
             return (
-                f'the run "{side}" trained with FSDP1, though {configured[0]} now asks for FSDP2; '
+                f'the run "{side}" trained with FSDP1, although {configured[0]} now selects FSDP2; '
                 "check that the command reads that file, by a path relative to the repository"
             )
         return f'none of the {len(origin.changed)} rewritten files was imported by the run "{side}"; check the command'

@@ -32,7 +32,7 @@ def lines(bisection: Bisection) -> Iterator[str]:
     """The verdict on the rewrite as it is, what was found, and the form that makes the runs equal."""
     found, notes = bisection.found, bisection.notes
     if not bisection.repeats:
-        notes = (*notes, "two runs of the old code differ: equal means within that measured noise")
+        notes = (*notes, 'two runs of the old code differ: "equal" means within that measured noise')
     if found.native.verdict is not None:
         verdict = found.native.verdict
         yield from verdict_text.lines(replace(verdict, notes=(*verdict.notes, *notes)))
@@ -68,9 +68,9 @@ def _answer(bisection: Bisection) -> Iterator[str]:
             yield f"no alternative form was found in {count(search.runs, 'run')}; {seen}"
             return
         yield f"no alternative form of any edit makes the runs equal ({count(search.runs, 'run')}); {seen}"
-        yield "  Try fsdp-migrate verify --to shim, and read the findings of level review."
+        yield "  Try fsdp-migrate verify --to shim, and read the review findings."
         return
-    smallest = "" if search.is_smallest else ", maybe fewer: no runs are left"
+    smallest = "" if search.is_smallest else ", maybe fewer (the limit of runs is reached)"
     runs = count(search.runs, "run")
     yield f"found in {runs}: the runs are equal with the alternative form of {_edits(found)}{smallest}"
     for edit in found.edits:
@@ -111,4 +111,4 @@ def _came(trial: Trial) -> str:
         return f"failed ({trial.last})"
     if trial.verdict.first is None:
         return headline(trial.verdict)
-    return f"the difference is first seen at {place(trial.verdict, trial.verdict.first)}"
+    return f"the difference first appears at {place(trial.verdict, trial.verdict.first)}"

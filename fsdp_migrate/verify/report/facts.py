@@ -56,7 +56,7 @@ def headline(verdict: Verdict) -> str:
     if first is None and verdict.written.different:
         files = count(len(verdict.written.different), "checkpoint")
         return (
-            f"different: {files} of the checkpoints that both wrote, while all {verdict.compared} values are "
+            f"different: {files} of the checkpoints that both runs wrote, while all {verdict.compared} values are "
             f"equal {over}"
         )
     if first is None and verdict.noise:
@@ -65,7 +65,7 @@ def headline(verdict: Verdict) -> str:
     if first is None:
         return f"equal: {verdict.compared} of {verdict.compared} values {over}, bit for bit{_rounded(verdict)}"
     if first.question is Question.UNITS:
-        return f"different: all {verdict.compared} values are equal {over}, but the models are not sharded alike"
+        return f"different: all {verdict.compared} values are equal {over}, but the models are sharded differently"
     return f"different: {verdict.differing} of {verdict.compared} values {over}"
 
 

@@ -43,7 +43,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
 def _by_themselves(verdict: Verdict) -> Iterator[str]:
     found = by_themselves(verdict)
     if found is not None:
-        yield f"given the inputs from before, {count(len(found), 'module')} still differ{'s' * (len(found) == 1)}"
+        yield f"with the inputs of the old run, {count(len(found), 'module')} still differ{'s' * (len(found) == 1)}"
     for module, what in found or ():
         yield f"  {module}: {what}"
 

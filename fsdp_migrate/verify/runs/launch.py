@@ -188,9 +188,9 @@ def _asks_for_gpu(told: str, wanted: Run) -> str:
     lines = [match for match in _LINE.finditer(told) if not _is_foreign(match["file"])]
     where = f"{lines[-1]['file']}:{lines[-1]['line']}" if lines else "the program"
     where = where.removeprefix(f"{wanted.directory.resolve()}{os.sep}")
-    said = f"{where} asks for a GPU, and torch finds none here"
+    said = f"{where} needs a GPU, and torch finds none here"
     if wanted.orders.cpu:
-        return f"\n{said}; --cpu has no answer for it: run it on a machine with GPUs"
+        return f"\n{said}; --cpu has no replacement for it: run it on a machine with GPUs"
     return f"\n{said}: pass --cpu to use the CPU and gloo, or run it on a machine with GPUs"
 
 

@@ -15,7 +15,7 @@ from fsdp_migrate.verify.runs.launch import CannotRun
 if TYPE_CHECKING:
     from fsdp_migrate.pipeline.request import Request
 
-NOTHING = "rewrite changes nothing here: name a commit with FSDP1 code by fsdp-migrate verify --before-ref REF"
+NOTHING = "rewrite changes nothing here: pass a commit with FSDP1 code, fsdp-migrate verify --before-ref REF"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def export(repo: Path, reference: str, target: Path) -> None:
             ["git", *arguments], cwd=repo, env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise CannotRun(f"git could not give {reference}: {done.stderr.strip()}")
+            raise CannotRun(f"git could not provide {reference}: {done.stderr.strip()}")
     index.unlink(missing_ok=True)
 
 

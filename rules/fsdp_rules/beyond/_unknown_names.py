@@ -22,13 +22,13 @@ def message(known: str) -> str:
 def handed_on(node: cst.BaseExpression, file: File) -> Diagnosis:
     """The verdict about FSDP1's class as a value, of which the tree does nothing but call it in the end."""
     if not file.settings.may_help:
-        message = "needs fsdp_compat.shard in the place of the class, which --helpers never forbids"
+        message = "needs fsdp_compat.shard instead of the class, but '--helpers never' forbids it"
         return Diagnosis(node, Level.MANUAL, message, advice(FSDP))
     helper = file.ref("fsdp_compat.shard")
     return Diagnosis(
         node,
         Level.REVIEW,
-        "fsdp_compat.shard takes FSDP1's arguments wherever this value is called, assumes no other code gets the value",
+        "fsdp_compat.shard takes FSDP1's arguments wherever this is called, assuming no other code gets the value",
         "call fully_shard(module, ...) there to do without the helper",
         edits=(Replace(node, lambda code: helper),),
     )

@@ -17,8 +17,8 @@ from fsdp_rules.verdict.what_to_test import UNCHECKED
 class Fairscale(Rule):
     """fairscale's FullyShardedDataParallel.
 
-    FSDP1 was derived from it. It has other arguments (`reshard_after_forward`, `mixed_precision=True`) and other
-    checkpoints. It is not part of torch's FSDP1, so it is listed and not rewritten.
+    FSDP1 was derived from fairscale's FSDP, which has other arguments (`reshard_after_forward`, `mixed_precision=True`)
+    and other checkpoints. It is not part of torch's FSDP1, so it is listed and not rewritten.
     """
 
     id = "FSDP903"

@@ -27,7 +27,7 @@ ATTRIBUTES = private_names("attributes")
 #: Those of them that other libraries have too; the rest is FSDP1's wherever it stands.
 COMMON = frozenset({"_handle", "_handles", "_streams", "flat_param"})
 
-NOT_THERE = "import it from the module that defines it, or use what replaced it"
+NOT_THERE = "import it from the module that defines it, or use its replacement"
 PUBLIC = private_names("public")
 TAKERS = private_names("takers")
 #: Those of them that fsdp_compat's modules have too.
@@ -43,14 +43,14 @@ class PrivateApi(Rule):
     """Private API of FSDP1 (_handle, FlatParameter).
 
     Private modules, handles, flat parameters and attributes of the wrapper do not exist on an FSDP2 model. Each use is
-    listed, with the public call that does the same if there is one. Also listed are lookups of the wrapper's public
-    attributes (`getattr(model, "sharding_strategy", None)`), which now find nothing, and functions of other libraries
-    that accept only FSDP1 models.
+    listed, with the equivalent public call if there is one. Also listed are lookups of the wrapper's public attributes
+    (`getattr(model, "sharding_strategy", None)`), which now find nothing, and functions of other libraries that accept
+    only FSDP1 models.
 
-    Where `process_group`, `rank` and `world_size` of a model are read, torch.distributed's default group takes their
-    place if no wrap in the project is given another one, and `fsdp_compat.process_group(model)` otherwise.
-    `compute_device` becomes the device of the parameters, unless these may be offloaded or ignored. Freeing a unit's
-    parameters by hand becomes `reshard()`, and an explicit lazy initialisation is removed.
+    Reads of a model's `process_group`, `rank` and `world_size` are replaced: by torch.distributed's default group if no
+    wrap in the project gets another group, and by `fsdp_compat.process_group(model)` otherwise. `compute_device`
+    becomes the device of the parameters, unless these may be offloaded or ignored. Freeing a unit's parameters by hand
+    becomes `reshard()`, and an explicit lazy initialisation is removed.
     """
 
     id = "FSDP902"
@@ -153,7 +153,7 @@ def _asked(call: cst.Call, question: Asked, file: File) -> Iterator[Diagnosis]:
     held = sharded(question.subject, file)
     if held.certainty is Certainty.NO or held.is_excluded or (file.settings.to == "shim" and question.name in SHIMMED):
         return
-    message = f"only FSDP1's wrapper has .{question.name}: this finds none under FSDP2"
+    message = f"only FSDP1's wrapper has .{question.name}: this finds nothing under FSDP2"
     sure = held.certainty is Certainty.YES
     if sure and question.function == "getattr":
         read = read_elsewhere(call, question.subject, question.name, file)

@@ -34,7 +34,7 @@ class NamesInStrings(Rule):
     """FSDP1 names in strings.
 
     `importlib.import_module("torch.distributed.fsdp")`, `getattr(module, "FullyShardedDataParallel")` and class paths
-    in configuration reach FSDP1 without an import. This tool cannot see how they are used, so they are listed. With
+    in configuration reach FSDP1 without an import. This tool cannot see how such names are used, so it lists them. With
     `--to shim`, paths point to `fsdp_compat`, which has all of FSDP1's names. Text such as a profiler event or a
     printed model no longer contains the class name: FSDP2 puts FSDP before the model's own class name.
     """
@@ -64,7 +64,8 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
                 yield Diagnosis(
                     node,
                     Level.REVIEW,
-                    f"assumes this is not the class name of a sharded module, which is no longer {FSDP}",
+                    f"assumes this text is not compared with the class name of a sharded module, which is no longer "
+                    f"{FSDP}",
                     "test isinstance(module, FSDPModule), or search for the name of the model's own class: the new "
                     "class name still contains it",
                 )
@@ -98,7 +99,7 @@ WRAPPER = "torch.distributed.fsdp.FullyShardedDataParallel"
             return Diagnosis(
                 node,
                 Level.REVIEW,
-                f"this string is now {new}, assumes its reader imports it",
+                f"this string is now {new}, assuming the code that reads this path imports it",
                 edits=(Replace(node, lambda code: text),),
             )
         return Diagnosis(

@@ -10,8 +10,8 @@ class UnknownUse(Rule):
     """FSDP1 name used in an unknown way.
 
     Examples are the class passed as a value, a subclass of it, or a private function. The tool never guesses. It keeps
-    the line and lists it, because one FSDP1 call left in a migrated project can crash it or silently do nothing. The
-    class becomes `fsdp_compat.shard`, which takes its arguments, where the code passes it on and only calls it.
+    the line and lists it, because one FSDP1 call left in a migrated project can crash it or silently do nothing. If the
+    code passes the class on and only calls it, the class becomes `fsdp_compat.shard`, which accepts the same arguments.
     """
 
     id = "FSDP901"

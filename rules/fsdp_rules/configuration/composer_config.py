@@ -14,7 +14,7 @@ from fsdp_rules.verdict.finding import Level
 
 COMPOSER = "composer"
 _NEW = "reshard_after_forward"
-_SWITCH = "assumes Composer 0.32 or newer with FSDP_VERSION=2 in its environment (otherwise it runs FSDP1)"
+_SWITCH = "assumes Composer 0.32 or newer with FSDP_VERSION=2 in its environment (otherwise, FSDP1 runs)"
 _AGAIN = "Keep this run on FSDP1, or remove the key and run this tool again."
 
 

@@ -19,7 +19,7 @@ class ConfigCheckpointing(ConfigRule):
 
     accelerate keeps the random state for FSDP1 but not for FSDP2 (`preserve_rng_state=False`). A layer with dropout is
     recomputed with a different mask, so its gradients are wrong. Up to accelerate 1.14 it also checkpointed the
-    children of each layer instead of the layer. Without a wrap policy it calls None and fails.
+    children of each layer instead of the layer. Without a wrap policy it fails, because it calls None.
     """
 
     id = "FSDP509"

@@ -81,5 +81,6 @@ mixed_precision: 'no'
             strategy,
             Level.MANUAL,
             f"FSDP2 silently ignores {written} and trains with full sharding",
-            "Write fsdp_reshard_after_forward (false for SHARD_GRAD_OP), or remove the key to keep what runs.",
+            "Write fsdp_reshard_after_forward (false for SHARD_GRAD_OP), or remove the key to keep the current "
+            "behaviour.",
         )

@@ -17,7 +17,7 @@ class ConfigState(ConfigRule):
     """`fsdp_state_dict_type`.
 
     Without the key, FSDP1 saves one full file and FSDP2 a folder of shards. The rewrite writes the old default, so code
-    that reads the checkpoints still works. FSDP2 has no LOCAL_STATE_DICT, and accelerate raises there.
+    that reads the checkpoints still works. FSDP2 has no LOCAL_STATE_DICT, so accelerate raises an error.
     """
 
     id = "FSDP503"

@@ -31,11 +31,11 @@ def strategy_name(word: str) -> str | None:
 class ConfigStrategy(ConfigRule):
     """`fsdp_sharding_strategy`.
 
-    The key becomes `fsdp_reshard_after_forward`. FSDP2 expects a boolean: true is FULL_SHARD, false is SHARD_GRAD_OP.
-    The hybrid strategies also get a `parallelism_config`, with the number of machines and of processes per machine from
-    the file. accelerate refuses to start with any other number, so replication cannot be lost. A plugin in Python gets
-    the number of GPUs per machine from torch, as FSDP1 does, and the number of machines from WORLD_SIZE. Names in upper
-    or lower case and numbers are read as accelerate reads them.
+    `fsdp_sharding_strategy` becomes `fsdp_reshard_after_forward`. FSDP2 expects a boolean: true is FULL_SHARD, false is
+    SHARD_GRAD_OP. The hybrid strategies also get a `parallelism_config`, with the number of machines and of processes
+    per machine from the file. accelerate refuses to start with any other number, so replication cannot be lost. A
+    plugin in Python gets the number of GPUs per machine from torch, as FSDP1 does, and the number of machines from
+    WORLD_SIZE. Names (in any case) and numbers are interpreted as accelerate interprets them.
 
     FSDP1 started by the launcher never reads `fsdp_reshard_after_forward`: the launcher always sets a strategy,
     FULL_SHARD if the file has none. The value in such a file never had an effect.
@@ -99,7 +99,7 @@ parallelism_config:
             return Verdict(
                 setting,
                 Level.MANUAL,
-                f"{name} needs a parallelism_config, and no single Accelerator in this file takes the plugin",
+                f"{name} needs a parallelism_config, and this file does not pass the plugin to exactly one Accelerator",
                 "Write fsdp_version=2, and ParallelismConfig(dp_replicate_size=MACHINES, dp_shard_size=GPUS).",
                 keeps=True,
             )
@@ -108,7 +108,7 @@ parallelism_config:
                 setting,
                 Level.REVIEW,
                 f"{name}: assumes every machine has as many GPUs as this process sees (FSDP1 assumes this too)",
-                "accelerate stops at startup if the sizes do not multiply to the number of processes.",
+                "accelerate stops at startup if the product of the sizes is not the number of processes.",
                 replace(_renamed(setting, reshard, RESHARDS[name]), beside={"parallelism_config": True}),
             )
         machines, processes = block.around.get("num_machines"), block.around.get("num_processes")

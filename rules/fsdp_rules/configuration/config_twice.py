@@ -13,8 +13,8 @@ class ConfigTwice(ConfigRule):
     """A key that is written twice in the mapping of a framework's settings.
 
     The frameworks silently use the last value, other parsers reject the file, and a person may read the first. A file
-    is kept if it contains `fsdp_config`, a `strategy`, or a neighbouring key that changes their meaning twice. Other
-    keys are not checked.
+    is kept if one of these keys occurs in it more than once: `fsdp_config`, a `strategy`, or a neighbouring key that
+    changes their meaning. Other keys are not checked.
     """
 
     id = "FSDP591"

@@ -12,7 +12,7 @@ from fsdp_rules.verdict.finding import Level
 
 POLICY, CLASSES = "fsdp_auto_wrap_policy", "fsdp_transformer_layer_cls_to_wrap"
 
-SIZE_FAILS = "SIZE_BASED_WRAP fails under accelerate's FSDP2 where a ModuleList has more than min_num_params"
+SIZE_FAILS = "SIZE_BASED_WRAP fails under accelerate's FSDP2 if a ModuleList has more than min_num_params"
 
 
 class ConfigUnits(ConfigRule):
@@ -21,7 +21,7 @@ class ConfigUnits(ConfigRule):
     The names are the same for both versions. SIZE_BASED_WRAP is kept on FSDP1: accelerate's FSDP2 counts all parameters
     of a module, lists of layers included, and `fully_shard` refuses a ModuleList with ValueError. Without
     `fsdp_transformer_layer_cls_to_wrap` the model's `_no_split_modules` decide, which works under FSDP2 since
-    accelerate 1.14. Before, only the root was sharded.
+    accelerate 1.14. With older versions, only the root was sharded.
     """
 
     id = "FSDP507"

@@ -17,8 +17,9 @@ class ConfigVersion(ConfigRule):
     """`fsdp_version` of accelerate (default: 1).
 
     It chooses the FSDP that `accelerate launch` starts. The file moves as a whole. If one key of it has no counterpart,
-    no key is changed, and the finding on that key says why. A file whose `distributed_type` is not `FSDP` starts no
-    FSDP and is kept, and so is every file of a project that allows no accelerate with FSDP2 (1.6).
+    no key is changed, and the finding on that key says why. A file whose `distributed_type` is not `FSDP` does not
+    start FSDP and is kept. All files are kept if the project's requirements exclude every accelerate with FSDP2 (1.6 or
+    newer).
     """
 
     id = "FSDP501"
@@ -81,6 +82,6 @@ num_processes: 8
                     version,
                     Level.MANUAL,
                     f"fsdp_version: {version.value} is not a version of FSDP in accelerate",
-                    "Set it to 1 and run this tool again, or write the file for 2.",
+                    "Set it to 1 and run this tool again, or write the file for version 2.",
                     keeps=True,
                 )

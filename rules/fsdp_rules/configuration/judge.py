@@ -50,6 +50,6 @@ def _editable(verdict: Verdict) -> Verdict:
         setting,
         Level.MANUAL,
         f"{setting.written} cannot be changed here: {setting.fixed}",
-        "Write the settings out in this place and run this tool again.",
+        "Write the settings here as literals and run this tool again.",
         keeps=True,
     )

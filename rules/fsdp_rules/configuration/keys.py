@@ -54,7 +54,7 @@ def removed(setting: Setting, prefix: str, *, broadcasts: bool, moves: bool = Tr
     if moves and setting.name == f"{prefix}sync_module_states" and setting.is_true and not broadcasts:
         return Verdict(setting, Level.REVIEW, *NOT_BROADCAST, change)
     if moves and setting.name == f"{prefix}forward_prefetch" and setting.is_true:
-        told = f"{setting.written} is removed: the numbers are the same, and the forward gathers no unit early any more"
+        told = f"{setting.written} is removed: the numbers are the same, and the forward no longer gathers units early"
         return Verdict(setting, Level.REVIEW, told, AHEAD, change)
     return Verdict(setting, Level.SAFE, f"{setting.written} is removed: FSDP2 has no such setting", change=change)
 

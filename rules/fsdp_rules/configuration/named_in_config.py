@@ -13,7 +13,7 @@ class NamedInConfig(ConfigRule):
     """FSDP1's names in configuration, such as Hydra's `_target_`.
 
     A value such as `torch.distributed.fsdp.FullyShardedDataParallel`, under any key of YAML, JSON or TOML, is imported
-    and called by the program that reads the file. That program still uses FSDP1, whatever is rewritten in Python.
+    and called by the program that reads the file. That program still uses FSDP1, even if its Python code is rewritten.
     `fsdp_compat` has all of FSDP1's names.
     """
 
@@ -34,6 +34,6 @@ parallel:
         yield Verdict(
             None,
             Level.MANUAL,
-            f"this is the path of FSDP1's {name}: what reads it still uses FSDP1",
+            f"this is the path of FSDP1's {name}: the code that reads it still uses FSDP1",
             f"write fsdp_compat.{name} here, which takes the same arguments, or call fully_shard in Python instead",
         )

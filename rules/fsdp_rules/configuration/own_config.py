@@ -13,13 +13,13 @@ class OwnConfig(ConfigRule):
     """FSDP settings that only the project's own code reads.
 
     `fully_shard` has no strategy names, so the file and the code that reads it must change together: hybrid strategies
-    become a mesh, and SHARD_GRAD_OP becomes `reshard_after_forward=False`. A name that the code looks up in
-    `ShardingStrategy`, or that `fsdp_compat` accepts (`--to shim`), gets a note. FSDP1 arguments without a counterpart
-    in FSDP2 (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get one note each. So does any
-    key or flag that the project's Python code passes to such an argument: by attribute, subscript, `get`, `getattr` or
-    `OmegaConf.select`, directly or through dictionaries, names, attributes of `self` and function parameters in any
-    file. Other keys with FSDP in their name get one note per file. There is no note if the project's Python shards only
-    with FSDP2.
+    become a mesh, and SHARD_GRAD_OP becomes `reshard_after_forward=False`. If the code looks the name up in
+    `ShardingStrategy`, or if `fsdp_compat` accepts it (`--to shim`), it gets only a note. FSDP1 arguments without a
+    counterpart in FSDP2 (`limit_all_gathers`, `use_orig_params`, prefetching, `sync_module_states`) get one note each.
+    So does any key or flag that the project's Python code passes to such an argument: by attribute, subscript, `get`,
+    `getattr` or `OmegaConf.select`, directly or through dictionaries, names, attributes of `self` and function
+    parameters in any file. Other keys with FSDP in their name get one note per file. There is no note if the project's
+    Python shards only with FSDP2.
     """
 
     id = "FSDP542"

@@ -88,7 +88,7 @@ torchrun --nproc_per_node 8 train.py \\
         if config and "version" in str(config.value):
             return
         if config and str(config.value).endswith(".json"):
-            told = f"the version of FSDP is that of {config.value}"
+            told = f"{config.value} sets the FSDP version"
             yield Verdict(config, Level.INFO, told, "Run this tool on that file, too.")
             return
         told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from 5.10 on"

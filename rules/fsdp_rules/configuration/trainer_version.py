@@ -106,7 +106,7 @@ def _policy(block: Block) -> Iterable[Verdict]:
     elif least is not None and policy is None:
         change = Change(removed=(least.written,))
         if least.word in ("0", "NONE"):
-            told = f"{least.written} is removed: FSDP2 does not read it by itself"
+            told = f"{least.written} is removed: FSDP2 does not read it without a wrap policy"
             yield Verdict(least, Level.SAFE, told, change=change)
         else:
             told = "assumes the model's layers may be the units: FSDP2 has no units by size if a model has ModuleLists"

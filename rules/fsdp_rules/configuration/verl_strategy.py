@@ -51,7 +51,7 @@ critic:
         if block.older_verl and (setting is None or setting.word in ("FSDP", "FSDP2")):
             is_new = setting is not None and setting.word == "FSDP2"
             told = f"the verl in this tree has no fsdp2, so {role} runs its own Python code, which uses FSDP1"
-            advice = "Rewrite that Python: the strategy keeps its name, and then shards with FSDP2."
+            advice = "Rewrite that Python code: the strategy keeps its name, and then shards with FSDP2."
             yield Verdict(setting, Level.MANUAL if is_new else Level.INFO, told, advice)
             return
         advice = "An older fork needs verl's fsdp2 first: see verl's own release notes."

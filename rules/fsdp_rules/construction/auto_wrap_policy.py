@@ -47,7 +47,7 @@ class AutoWrapPolicy(ArgumentRule):
     become one test. Policies chosen at run time become functions that test a module. A policy from other code is called
     for each module, or, if a policy in the project counts parameters, by a short function that counts as FSDP1 does.
     The function of a `CustomPolicy` in the project returns the arguments of `fully_shard` for each unit, or None for no
-    unit, if its strategies and precisions are literals or constants. Otherwise `fsdp_compat.shard` runs it.
+    unit, if its strategies and precisions are literals or constants. Otherwise `fsdp_compat.shard` runs the function.
 
     `rewrite --layout expert` shards other units than FSDP1's, with the same sums: the last one is not resharded after
     forward, and embeddings and [norm, head] become units if the classes of the project show them.
@@ -120,7 +120,7 @@ def build(model):
                 said = f"{brief(file.code(function), 30)} is used in other places"
         if not isinstance(said, Contract):
             plan.helper.append(said)
-            message = "fsdp_compat.shard runs the policy module by module, with FSDP1's arguments of each"
+            message = "fsdp_compat.shard runs the policy module by module, with FSDP1's arguments for each"
             return Diagnosis(value, Level.SAFE, message)
         plan.consume_value(value, file)
         if slot is not None:
@@ -132,7 +132,7 @@ def build(model):
         if isinstance(function, cst.Lambda):
             name = function.params.params[0].name.value
             if file.fresh(plan.call, name) != name:
-                plan.helper.append(f"the lambda in {brief(file.code(value), 30)} has a further parameter")
+                plan.helper.append(f"the lambda in {brief(file.code(value), 30)} has an additional parameter")
             plan.unit = name
         plan.each = (function, said)
         plan.selector, plan.selector_nodes = "{n0}({module}) is not None", (function,)

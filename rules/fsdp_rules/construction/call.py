@@ -183,10 +183,12 @@ def build(model):
             yield Diagnosis(call, Level.REVIEW, message, advice)
         yield from plan_own_weights(call, plan, file)
         if plan.ignored is not None and (plan.units is not None or plan.on_meta):
-            plan.helper.append("ignored parameters count in the policy, or on the meta device")
+            plan.helper.append(
+                "there are ignored parameters, and the policy counts parameters or the model is on the meta device"
+            )
         plan.helper += beyond_native(plan, file)
         if file.settings.prefers_helpers:
-            plan.helper.append("----helpers always was given")
+            plan.helper.append("'--helpers always' was given")
         plan.helper += unread_parts(call, module, file) if module is not None else []
         plan.helper += sharing_inputs(call, file)
         plan.helper += [KEPT] * has_kept_clearing(call, file) + [KEPT_FROZEN] * has_kept_frozen(call, file)
@@ -228,12 +230,12 @@ def build(model):
             yield about_unused_parameters(call, plan.module, file)
             yield from (*verdicts, *layout)
             return
-        reasons = plan.helper or ["several statements are needed where only an expression is possible"]
+        reasons = plan.helper or ["several statements are needed, but only an expression is possible here"]
         if not file.settings.may_help:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"needs fsdp_compat.shard, which --helpers never forbids: {', '.join(reasons)}",
+                f"needs fsdp_compat.shard, but '--helpers never' forbids it: {', '.join(reasons)}",
                 f"allow helpers, or {cure(reasons)}",
                 claims=(call.func,),
             )

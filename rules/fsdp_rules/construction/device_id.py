@@ -24,16 +24,16 @@ RANK = re.compile(r"(local_?rank|\blocal\b|\brank\b|\bgpu\b|gpu_id|device_count)
 class DeviceId(ArgumentRule):
     """device_id.
 
-    FSDP2 moves parameters to the device of its mesh, on CUDA the current one, so `torch.cuda.current_device()` is
-    removed. Another index becomes `torch.cuda.set_device(...)` where nothing in the project sets the device. A device
-    that may be the CPU becomes the device type of the mesh, since FSDP2's default mesh is on the accelerator if there
-    is one.
+    FSDP2 moves parameters to the device of its mesh, on CUDA the current device, so `torch.cuda.current_device()` is
+    removed. Another index becomes `torch.cuda.set_device(...)` if nothing in the project sets the device. A device that
+    may be the CPU becomes the device type of the mesh, since FSDP2's default mesh is on the accelerator if there is
+    one.
     """
 
     id = "FSDP106"
     name = "device-id"
     moves_together = True
-    what_to_test = "Start on every type of device that the project runs on, with more than one process per machine."
+    what_to_test = "Run it on every type of device that the project supports, with more than one process per machine."
     arguments = ("device_id",)
     before = """
 import torch

@@ -72,7 +72,9 @@ def shard_parts(model):
         item = file.parent(context)
         block = file.parent(item) if isinstance(item, cst.WithItem) else None
         if not isinstance(block, cst.With) or len(block.items) != 1:
-            yield self._wrapper(wrapper, given, "it is not the one context of a block", file)
+            yield self._wrapper(
+                wrapper, given, "its block has other contexts too, or it is not entered by a with statement", file
+            )
             return
         said = applied_all(calls_in_context(context, block, file), file)
         if isinstance(said, str):
@@ -82,7 +84,7 @@ def shard_parts(model):
         yield Diagnosis(
             context,
             Level.REVIEW,
-            "each wrap() in this block shards its module in place, assumes no library calls wrap() in it",
+            "each wrap() in this block shards its module in place, assuming no library calls wrap() in it",
             edits=(Rebuild(block, dissolved()), *again),
             claims=(given, *(edit.node for edit in again)),
         )

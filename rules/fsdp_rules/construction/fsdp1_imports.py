@@ -21,10 +21,10 @@ class Imports(Rule):
     """Imports of FSDP1 names.
 
     After a native rewrite an import keeps exactly the names that are still used, and the names that FSDP2 needs are
-    added next to them. Configuration values that FSDP1 code still needs are listed once per file. With `--to shim` only
-    the imports change: every public FSDP1 name comes from `fsdp_compat`. A star import hides the names that are used,
-    so it is reported. Imports under `try` or a version test are not rewritten to FSDP2, because they belong to code for
-    another version of torch.
+    added next to them. Configuration values that remaining FSDP1 code needs are listed once per file. With `--to shim`
+    only the imports change: every public FSDP1 name comes from `fsdp_compat`. A star import hides the names that are
+    used, so it is reported. Imports under `try` or a version test are not rewritten to FSDP2, because they belong to
+    code for another version of torch.
     """
 
     id = "FSDP100"

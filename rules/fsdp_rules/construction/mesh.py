@@ -28,8 +28,7 @@ class Mesh(ArgumentRule):
     A `device_mesh` that the file builds with `init_device_mesh` becomes `mesh=`; its dimensions already have FSDP2's
     order, replicate before shard. A process group becomes a mesh of one dimension. A (shard, replicate) pair of groups
     becomes a mesh of two dimensions in reverse order. FSDP1's strategies need one dimension, hybrid ones two, and a
-    mesh of unknown shape is passed on under that assumption. Branches that choose one group or a pair now choose a
-    mesh.
+    mesh of unknown shape is assumed to have that many. Branches that choose one group or a pair now choose a mesh.
     """
 
     id = "FSDP107"
@@ -106,9 +105,7 @@ def build(model):
                 plan.mesh, plan.mesh_value = "given", value
                 plan.mesh_name = file.fresh(value, "mesh", "device_mesh", "shard_mesh")
                 plan.edits += mesh_edits(chosen, plan, file)
-                message = (
-                    "one branch makes a mesh of one group and the other of two, assumes two mean a hybrid strategy"
-                )
+                message = "the branches pass one group or two, assuming two groups mean a hybrid strategy"
                 yield Diagnosis(value, Level.REVIEW, message, "FSDP1 refused any other combination.")
                 return
             plan.helper.append(f"{brief(file.code(value))} may be one group or two")

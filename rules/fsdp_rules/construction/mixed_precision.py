@@ -36,7 +36,7 @@ class MixedPrecisionArgument(ArgumentRule):
 
     `MixedPrecision` becomes `MixedPrecisionPolicy`. FSDP1 casts only the inputs of the root, FSDP2 those of every unit,
     so inner units get `cast_forward_inputs=False`. FSDP2 has no `buffer_dtype`: the buffers are cast where the model is
-    sharded, and a saved state dict then contains them in that dtype. `fsdp_compat.shard` takes models with BatchNorm,
+    sharded, and a saved state dict then contains them in that dtype. `fsdp_compat.shard` handles models with BatchNorm,
     which FSDP1 keeps in full precision, and policies that are not literals in the same file. The
     `param_dtype_override_fn` of torch 2.15 does not replace it: it keeps parameters in full precision, but still casts
     inputs to `param_dtype` and reduces the whole group in one dtype. FSDP1 casts the inputs of BatchNorm up and its

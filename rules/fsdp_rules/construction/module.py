@@ -18,9 +18,9 @@ class ModuleArgument(ArgumentRule):
     """Model argument.
 
     FSDP2 shards it in place: `fully_shard` returns the object that it gets, with the same parameter names and no
-    wrapper. A new name for the wrapped model becomes a second name of the same object. A call inside a module class (or
-    under a parent that is wrapped as well) is a unit of a larger model: FSDP1 casts only the inputs of the outermost
-    unit, so such a unit does not cast.
+    wrapper. A new name for the wrapped model becomes a second name for the same object. A call inside a module class
+    (or under a parent that is wrapped as well) is a unit of a larger model: FSDP1 casts only the inputs of the
+    outermost unit, so such a unit does not cast.
     """
 
     id = "FSDP110"

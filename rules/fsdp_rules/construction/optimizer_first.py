@@ -29,9 +29,9 @@ class OptimizerFirst(Rule):
     """Optimizer built before sharding.
 
     With `use_orig_params=True` FSDP1 keeps the parameter objects, so such an optimizer trains. FSDP2 makes new ones:
-    the old optimizer would step silently without any effect. If no code in between needs the optimizer, its statement
-    is moved after the sharding. Otherwise `fsdp_compat.relink_optimizer` gives it the new parameters. This also works
-    if a function gets the optimizer together with the model that it wraps.
+    the steps of the old optimizer would silently have no effect. If no code in between needs the optimizer, its
+    statement is moved after the sharding. Otherwise `fsdp_compat.relink_optimizer` gives it the new parameters. This
+    also works if a function gets the optimizer together with the model that it wraps.
     """
 
     id = "FSDP117"
@@ -88,8 +88,9 @@ def build(model):
                 node,
                 Level.MANUAL,
                 f"this optimizer is built before {model} is sharded elsewhere: its step would train nothing",
-                f"build it after the sharding, or call fsdp_compat.relink_optimizer(optimizer, {model}) there. Nothing "
-                "to do if that is fsdp_compat.shard with use_orig_params=True, which relinks it",
+                f"build it after the sharding, or call fsdp_compat.relink_optimizer(optimizer, {model}) there. If "
+                f"that call is fsdp_compat.shard with use_orig_params=True, it relinks the optimizer and nothing is "
+                f"needed",
             )
 
     def _given(self, given: cst.Param, call: cst.Call, file: File) -> Diagnosis:
@@ -109,7 +110,7 @@ def build(model):
         return Diagnosis(
             call,
             Level.REVIEW,
-            f"{name} gets the new parameters, assumes it is the optimizer of {target} and was built before",
+            f"{name} gets the new parameters, assuming it is the optimizer of {target} and was built before",
             f"if possible, build {name} after the model is sharded",
             edits=(
                 InsertBefore(file.statement(call), lambda code: f"{guard}({code(module)})"),

@@ -21,10 +21,10 @@ class Prefetch(ArgumentRule):
 
     FSDP2 prefetches one unit ahead in backward, as `BackwardPrefetch.BACKWARD_PRE` (FSDP1's default) does.
     `forward_prefetch=True` with a wrap policy becomes a chain of `set_modules_to_forward_prefetch` over the units, in
-    the order in which the model defines them (FSDP1: in which they first ran). The chain must not contain a unit that
-    some forward skips: its next forward would use the outdated parameters. If activations are recomputed, no chain is
-    written, because units inside checkpoints would also gather the next one during recomputation. These arguments
-    affect memory use and overlap of communication, never numbers. All other prefetch arguments are removed.
+    the order in which the model defines them (FSDP1 used the order in which they first ran). The chain must not contain
+    a unit that some forward skips: its next forward would use the outdated parameters. If activations are recomputed,
+    no chain is written, because units inside checkpoints would also gather the next one during recomputation. These
+    arguments affect memory use and overlap of communication, never numbers. All other prefetch arguments are removed.
     """
 
     id = "FSDP113"

@@ -67,7 +67,7 @@ def build(model):
         if reason and plan.mesh in (None, "given") and self._is_looked_up(value, choices, plan, file):
             plan.edits += by_name(file)
             if plan.mesh == "given":
-                plan.assumptions.append("assumes the strategy is not NO_SHARD where a mesh is given")
+                plan.assumptions.append("assumes the strategy is not NO_SHARD if a mesh is given")
             mapper = own_name(BY_NAME, file)
             advice = f"add any other name that this project uses to {mapper}"
             yield Diagnosis(value, Level.REVIEW, f"{mapper} maps strategy names to arguments", advice)
@@ -81,7 +81,7 @@ def build(model):
             plan.helper.append("process_group may be one group or two")
         if choices.is_parameter:
             name = file.code(value)
-            plan.assumptions.append(f"assumes no other code passes {name}, which now holds arguments of fully_shard")
+            plan.assumptions.append(f"assumes no other code passes {name}, which now contains arguments of fully_shard")
         elif len(kinds) == 1 and not choices.others:
             yield from self._certain(kinds.pop(), value, plan)
             return
@@ -137,7 +137,7 @@ def build(model):
 
 NONE = cst.Name("None")
 ONE_BACKWARD = "assumes one backward per step (FSDP1 rounds accumulated gradients twice under NO_SHARD)"
-CHECK_ACCUMULATED = "compare the losses of the first steps where gradients are accumulated"
+CHECK_ACCUMULATED = "compare the losses of the first steps if gradients are accumulated"
 WITH_MESH = "the strategy is FULL_SHARD or HYBRID_SHARD, and both mean"
 MEANING = {
     "FULL_SHARD": "FULL_SHARD is fully_shard's default",

@@ -130,7 +130,7 @@ def build(model, config):
         )
         assumed = [f"assumes no code outside the given paths uses {slot.name}"]
         if slot.is_call and _makes_mesh(contract):
-            assumed.append("assumes a process group exists where it is called")
+            assumed.append("assumes a process group exists when it is called")
         message = sentence(BECOMES[contract.kind], *assumed)
         at = held.writes[0].value if held is not None else own[0][0]
         claims = tuple(node for node, _ in own)

@@ -61,7 +61,7 @@ def build(cross_attention):
         yield Diagnosis(
             node,
             Level.REVIEW,
-            "assumes no unit uses an input twice that other units use too (cross-attention), or last digits may differ",
+            "assumes no unit reads a shared input twice (as cross-attention does), or last digits may differ",
             "measure it with fsdp-migrate verify: FSDP2 sums the gradient of such an input in a different order; "
             "fsdp_compat.shard uses FSDP1's order",
         )

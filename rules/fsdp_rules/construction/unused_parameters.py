@@ -18,14 +18,14 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
 REDUCED = "set_reduce_scatter_unused_params gives unused parameters zero gradients, as FSDP1 did"
-REDUCED_IF_RUN = f"{REDUCED}, assumes each step runs every unit: a skipped one now gets zeros, not None"
+REDUCED_IF_RUN = f"{REDUCED}, assuming each step runs every unit: a skipped one now gets zeros, not None"
 SKIPPED = "check whether a step can skip a unit (experts, layer drop, several heads); if so, use fsdp_compat.shard"
-BY_RUN = "where a step may skip a part (layer drop, experts, several heads), use fsdp_compat.shard"
+BY_RUN = "if a step may skip a part (layer drop, experts, several heads), use fsdp_compat.shard"
 FROZEN = "this model gets no gradients, so unused parameters make no difference"
 USED = "each step uses all parameters of this model, so no zero gradients are lost"
 ASSUMED = (
-    "assumes each step uses all trained parameters, the same ones on all ranks: FSDP1 gave unused ones zero gradients, "
-    "FSDP2 gives none, and sums wrong ones where ranks use different parameters of a unit"
+    "assumes each step uses all trained parameters, the same ones on all ranks: FSDP1 gave unused ones zero "
+    "gradients, FSDP2 gives none, and sums wrong ones if ranks use different parameters of a unit"
 )
 OLDER = "if your model has any, pass --torch 2.13 for set_reduce_scatter_unused_params(True), or use fsdp_compat.shard"
 OLDER_IN_EXPRESSION = (

@@ -32,10 +32,10 @@ STRATEGY = "ShardingStrategy"
 WRITTEN = re.compile(r"\bfully_shard\b")
 #: A policy stays a function, which a rewritten wrap asks, and a kind of state is judged where the state is.
 HARMLESS = (CONFIG_NAMES | POLICY_NAMES) - {"BackwardPrefetch", "CPUOffload", "MixedPrecision", STRATEGY}
-STAYS = "this file still has FSDP1 values, assumes no rewritten call gets one at run time"
+STAYS = "this file still has FSDP1 values, assuming no rewritten call gets one at run time"
 REMOVE = "keep the ones that a wrap in another file uses; remove the others and the code that reads them"
 READ = "this file still has FSDP1 values, which also work under FSDP2"
-TAKEN = "this file still has FSDP1 values, assumes only fsdp_compat.shard, which accepts them, gets one"
+TAKEN = "this file still has FSDP1 values, assuming only fsdp_compat.shard, which accepts them, gets one"
 ACCEPTED = "this file still has FSDP1 values, which fsdp_compat.shard accepts"
 KEEP = "keep the ones that fsdp_compat.shard uses; remove the others and the code that reads them"
 

@@ -164,5 +164,5 @@ def _outside(made: Built, read: StrategyCall, file: File) -> str:
     """Why a use of the model in the strategy's own file is in the way, empty if there is none."""
     for use in file.nodes(cst.Attribute):
         if use.attr.value in made.roots and class_of(use.value, file) == read.run.elsewhere:
-            return f"line {file.span(use).line} uses {file.code(use)} of shards"
+            return f"line {file.span(use).line} reads {file.code(use)}, which has shards under FSDP2"
     return ""

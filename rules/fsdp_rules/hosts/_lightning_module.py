@@ -167,7 +167,7 @@ def _use(use: cst.Attribute, found: Built, file: File) -> str:
         if _is_inside_configure_model(use, file):
             return ""
         if method in _STATES:
-            return f"line {file.span(use).line} takes {name}.{method}() of shards under FSDP2"
+            return f"line {file.span(use).line} calls {name}.{method}(), which returns shards under FSDP2"
         if method not in _PLAIN and method not in found.methods.setdefault(name, []):
             found.methods[name].append(method)
         return ""

@@ -39,7 +39,7 @@ def trained(strategy: cst.Call, file: File) -> Trained:
     """What the file says of the Trainer that takes ``strategy``."""
     trainers = [one for one in file.nodes(cst.Call) if _takes(one, strategy, file)]
     if len(trainers) != 1:
-        return Trained(reason="no single Trainer in this file takes it")
+        return Trained(reason="this file does not pass it to exactly one Trainer")
     found = Trained()
     given = {key_of(one): one.value for one in trainers[0].args}
     if None in given:
@@ -71,7 +71,7 @@ def trained(strategy: cst.Call, file: File) -> Trained:
     elif "." in name:
         found.elsewhere = name
     else:
-        found.reason = found.reason or "this tool sees no LightningModule in this file that it trains"
+        found.reason = found.reason or "this tool finds no LightningModule in this file that the Trainer trains"
     return found
 
 

@@ -26,23 +26,26 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import HOSTED
 
-_ASSUMED = "assumes one prepare() call for model and optimizer, and no FSDP_ variable for arguments absent here"
+_ASSUMED = (
+    "assumes model and optimizer are passed to one prepare() call, and no FSDP_ variable sets an argument "
+    "that is absent here"
+)
 _CASTS = "assumes buffers may keep their dtype and each unit may cast its inputs, as FSDP2's policy does"
 
 
 class AcceleratePlugin(Rule):
     """accelerate's `FullyShardedDataParallelPlugin`.
 
-    It runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` is 2. A call whose arguments are in the file changes like a
-    configuration file, by the same table: `sharding_strategy` becomes `reshard_after_forward`, arguments that FSDP2
-    does not have are removed, and FULL_STATE_DICT, the old default, is written explicitly. A policy made of classes
-    becomes their names, because FSDP2 silently drops a callable and then shards only the root. The call changes as a
-    whole: if one argument has no counterpart or is only known at run time, none changes.
+    The plugin runs FSDP1 unless `fsdp_version` or `FSDP_VERSION` is 2. If all arguments of the call are in the file,
+    the call changes like a configuration file, by the same table: `sharding_strategy` becomes `reshard_after_forward`,
+    arguments that FSDP2 does not have are removed, and FULL_STATE_DICT, the old default, is written explicitly. A
+    policy made of classes becomes their names, because FSDP2 silently drops a callable and then shards only the root.
+    The call changes as a whole: if one argument has no counterpart or is only known at run time, none changes.
 
     accelerate's FSDP2 needs model and optimizer in one `prepare()` call. A file that prepares a model without its
     optimizer is kept. If the plugin comes from another file, the file with the Accelerator decides. A policy that is
-    set on the plugin of a running program (`accelerator.state.fsdp_plugin.auto_wrap_policy = ...`) is `manual`, for the
-    same reason.
+    set on the plugin of a running program (`accelerator.state.fsdp_plugin.auto_wrap_policy = ...`) is `manual`, because
+    FSDP2 drops it in the same way.
     """
 
     id = "FSDP551"
@@ -144,7 +147,7 @@ accelerator = Accelerator(fsdp_plugin=plugin)
 
     def _own(self, plugin: Plugin, file: File) -> Iterator[Diagnosis]:
         """What is true of Python alone."""
-        advice = "Start it with torchrun, or look at what accelerate launch sets"
+        advice = "Start it with torchrun, or check which variables accelerate launch sets"
         yield Diagnosis(plugin.call, Level.REVIEW, _ASSUMED, advice)
         precision = plugin.given.get("mixed_precision_policy")
         if precision is not None and not is_none(precision):

@@ -35,10 +35,10 @@ class LightningStrategy(Rule):
     A call is rewritten if the file contains the Trainer that uses it, exactly one LightningModule is trained with that
     Trainer, and `configure_model` creates all parameters of that module. The module may be in another file: then both
     files change, or none. Functions of the file that return the strategy, the Trainer or the module are followed.
-    Methods of the model besides its call are registered, and layers whose activations are recomputed are wrapped in
-    `configure_model` as well. A call is kept if one of these is missing, if it has another strategy or offloading
-    (ModelParallelStrategy moves every parameter to the GPU), or if it is for Fabric. The finding then says what to
-    write.
+    Methods of the model that are called directly are registered, and layers whose activations are recomputed are
+    wrapped in `configure_model` as well. A call is kept if one of these is missing, if it has another strategy or
+    offloading (ModelParallelStrategy moves every parameter to the GPU), or if it is for Fabric. The finding then says
+    what to write.
     """
 
     id = "FSDP556"
@@ -214,7 +214,7 @@ def lightning_advice(call: cst.Call, file: File) -> str:
         f"and at the end of configure_model {units}fully_shard(self.model, {keywords})",
     ]
     if name and name.startswith("HYBRID"):
-        steps.append("with a 2-D mesh from init_device_mesh, since the strategy's has no axis of replicas")
+        steps.append("with a 2-D mesh from init_device_mesh, because the strategy's own mesh has no replica dimension")
     if checkpointed:
         steps.append("after apply_activation_checkpointing on the same layers")
     return ", ".join(steps) + "."
@@ -229,5 +229,6 @@ def _fabric(options: list[str], layers: str | None, sharded: bool, checkpointed:
     return (
         "Use ModelParallelStrategy(parallelize_fn=shard, data_parallel_size=WORLD_SIZE, tensor_parallel_size=1, "
         f"save_distributed_checkpoint={sharded}{backend}), where shard(model, mesh) calls {first}{units}"
-        f"fully_shard(model, {keywords}) and returns model. Make the optimizer of the model that setup_module returns."
+        f"fully_shard(model, {keywords}) and returns model. Build the optimizer for the model that setup_module "
+        f"returns."
     )

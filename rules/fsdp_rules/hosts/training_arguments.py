@@ -113,7 +113,10 @@ arguments = TrainingArguments(
                     continue
                 text = file.code(small.value)
                 if small.target.value in ARGUMENTS and any(word in text for word in (*_STRATEGIES, "{")):
-                    told = f"this default of {small.target.value} means FSDP1 before transformers 5.10 and FSDP2 after"
+                    told = (
+                        f"this default of {small.target.value} means FSDP1 before transformers 5.10 and FSDP2 "
+                        f"since then"
+                    )
                     yield Diagnosis(small, Level.MANUAL, told, _ADVICE)
 
 
@@ -128,7 +131,7 @@ def _unseen(arguments: Arguments, file: File) -> Diagnosis:
     path = literal(config, file).plain if config is not None else None
     if isinstance(path, str):
         level = Level.INFO if arguments.block.around[WORDS] else Level.MANUAL
-        told, advice = f"the version of FSDP is that of {path}", "Run this tool on that file, too"
+        told, advice = f"{path} sets the FSDP version", "Run this tool on that file, too"
         return Diagnosis(arguments.place, level, told, advice)
     told = "without a version this is FSDP1 before transformers 5.10 and FSDP2 from 5.10 on"
     return Diagnosis(arguments.place, Level.MANUAL, told, f"{_ADVICE.rstrip('.')}: {arguments.unseen}")

@@ -50,7 +50,7 @@ fsdp_config:
 """
 '''
     after = '''
-# TODO(fsdp-migrate FSDP558): this string holds settings of accelerate that run FSDP1
+# TODO(fsdp-migrate FSDP558): this string contains accelerate settings that run FSDP1
 CONFIG = """
 distributed_type: FSDP
 fsdp_config:
@@ -77,7 +77,7 @@ fsdp_config:
         value = node.evaluated_value if isinstance(node, cst.SimpleString | cst.ConcatenatedString) else None
         text = value if isinstance(value, str) else file.code(node)
         if "fsdp_config" in text and _YAML.search(text) and not _TWO.search(text):
-            yield Diagnosis(node, Level.MANUAL, "this string holds settings of accelerate that run FSDP1", _TO_A_FILE)
+            yield Diagnosis(node, Level.MANUAL, "this string contains accelerate settings that run FSDP1", _TO_A_FILE)
         elif _LAUNCHES.search(text) and _FLAGS.search(text) and "accelerate" in text and not _TWO.search(text):
             yield Diagnosis(node, Level.MANUAL, "this command makes accelerate run FSDP1", _FLAG_ADVICE)
         elif _LAUNCHES.search(text) and _WORDS.search(text) and "version" not in text:
@@ -95,7 +95,7 @@ fsdp_config:
         config = file.value(given["fsdp_config"]) if "fsdp_config" in given else None
         if kind is None or config is None or literal(kind, file).plain != "FSDP" or _TWO.search(file.code(config)):
             return
-        told = "this dictionary holds settings of accelerate that run FSDP1"
+        told = "this dictionary contains accelerate settings that run FSDP1"
         yield Diagnosis(node, Level.MANUAL, told, _TO_A_FILE)
 
     def _words(self, items: Sequence[cst.BaseExpression], file: File) -> Iterable[Diagnosis]:

@@ -169,7 +169,7 @@ class Expressions:
                 self._inside(child)
 
     def constant(self, value: object) -> int:
-        """The value of a text or a number."""
+        """The value of a string or a number."""
         to = self.new()
         if value is None or isinstance(value, str | int | float | bool | ops.Text):
             self.add(ops.Constant(to, value))

@@ -32,7 +32,7 @@ ADVICE = "test isinstance(..., FSDPModule), or the model's own class, which the 
 #: A name that a key or a file name is formed of.
 KEPT = "assumes no lookup uses {text}, which is now FSDP plus the model's class name (FSDPNet for a Net)"
 MAY_BE = "assumes {text} is not sharded by itself: FSDP2 changes the class of a unit and adds FSDP to its name"
-BASES = "if {text} is sharded: FSDP1's wrapper is none of its classes any more, and the module's own classes are"
+BASES = "if {text} is sharded, its classes no longer include FSDP1's wrapper, and now include the module's own"
 OWN_NAME = "read the name before the model is sharded, or write it as a string"
 
 

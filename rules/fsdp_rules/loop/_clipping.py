@@ -41,7 +41,7 @@ class Clipping:
 
 
 INFINITE = Need(
-    "torch's infinity norm fails where a rank has an empty shard",
+    "torch's infinity norm fails if a rank has an empty shard",
     "call torch.nn.utils.clip_grad_norm_ if each parameter has at least as many rows as there are ranks",
 )
 MIXED = Need(
@@ -56,7 +56,7 @@ SEVERAL = Need(
     "units may be sharded over several meshes, where torch's clip_grad_norm_ raises",
     "if all units share one mesh, call torch.nn.utils.clip_grad_norm_",
 )
-ASKED = Need("--helpers always asks for it", "use --helpers needed")
+ASKED = Need("'--helpers always' asks for it", "use --helpers needed")
 OFFLOADED = "assumes the process group has a CPU backend if parameters are offloaded"
 
 

@@ -30,7 +30,7 @@ MEMORY = frozenset({"data_ptr", "storage", "untyped_storage"})
 #: The keys of what is no part of a shard.
 ALL = (cst.SimpleString, cst.ConcatenatedString, cst.FormattedString, cst.Ellipsis)
 RAISES = "{text} of a DTensor raises for uneven shards (FSDP1: a flat shard)"
-OTHERS = "{text} is of the whole parameter, a DTensor (FSDP1: of this rank's flat shard)"
+OTHERS = "{text} covers the whole parameter and is a DTensor (FSDP1: this rank's flat shard)"
 WHERE = "{text} of a DTensor is 0 for every parameter, or raises (FSDP1: an address)"
 
 

@@ -13,11 +13,9 @@ from fsdp_rules.model.flowing import known_as
 from fsdp_rules.verdict.diagnosis import Diagnosis, Edit, Rebuild, Replace, remove
 from fsdp_rules.verdict.finding import Level
 
-NONE = "FSDP1's wrappers were among these modules beside what they hold; under FSDP2 every one of them is meant"
-BOTH = (
-    "FSDP1's wrapper took the one branch and the module in it the other; under FSDP2 they are one, and take the first"
-)
-ADVICE = "do for a unit what both branches did, that of the wrapper first"
+NONE = "these modules included FSDP1's wrappers next to the wrapped modules: under FSDP2 the two are one object"
+BOTH = "FSDP1's wrapper took one branch and its module the other: under FSDP2 both are one object in the first branch"
+ADVICE = "for a unit, do what both branches did, the wrapper's branch first"
 
 
 def among_members(node: cst.BaseExpression, call: cst.Call, file: File) -> Diagnosis | None:

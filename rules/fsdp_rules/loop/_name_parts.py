@@ -78,7 +78,7 @@ def _is_anchored(method: str, pattern: cst.SimpleString) -> bool:
 
 
 def _across(text: cst.SimpleString, named: Named) -> Diagnosis:
-    message = f"where a unit begins inside {text.value}, FSDP1 names had a prefix and did not match"
+    message = f"if a unit begins inside {text.value}, FSDP1 names had a prefix and did not match"
     return _diagnosis(text, named, message, CURE)
 
 

@@ -64,7 +64,7 @@ def of_inner(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) 
 def unprefixed(node: cst.BaseExpression, subject: cst.BaseExpression, file: File) -> Diagnosis:
     """What to say of ``node``, the name of the class of what may be FSDP1's wrapper or what that held."""
     message = (
-        f"FSDP2 puts FSDP before the name of a unit's class, assumes {file.code(subject)} was not an FSDP1 wrapper"
+        f"FSDP2 puts FSDP before the name of a unit's class, assuming {file.code(subject)} was not an FSDP1 wrapper"
     )
     return _without_prefix(node, Level.REVIEW, message, file)
 

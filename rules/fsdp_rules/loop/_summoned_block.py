@@ -78,7 +78,7 @@ def native(call: cst.Call, methods: Callable[[str], bool], file: File) -> Native
         if method.attr.value in ("parameters", "named_parameters") and isinstance(iteration, Iteration):
             loops.append((iteration, method.attr.value))
         elif known_as("enters_modules", method, file) and has_units(wraps_of(block.model, file), sources_of(file)):
-            return f"{method.attr.value} runs another method of a unit than its call, which gathers nothing"
+            return f"{method.attr.value} calls a method of a unit instead of the unit, which gathers nothing"
         elif methods(method.attr.value):
             runs.append(method.attr.value)
         else:

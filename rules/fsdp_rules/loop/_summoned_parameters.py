@@ -109,7 +109,7 @@ def _value(use: cst.Name, file: File) -> tuple[cst.BaseExpression | None, str | 
         if parent.attr.value in SHARED:
             return None, None
         if parent.attr.value in ("grad", "requires_grad_", "register_hook"):
-            return None, f"{use.value}.{parent.attr.value} is of the sharded parameter"
+            return None, f"{use.value}.{parent.attr.value} belongs to the sharded parameter"
         if parent.attr.value == "data":
             value = parent
     around = file.parent(value)

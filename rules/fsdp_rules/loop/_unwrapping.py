@@ -148,7 +148,7 @@ def unguarded_twin(node: cst.Attribute, gone: cst.CSTNode, file: File) -> Diagno
         and guard_of(entry, file.code(entry.value), file) in (Guard.NONE, Guard.OTHER)
     )
     subject = file.code(node.value)
-    message = f"{subject}.module is also read where {subject} is not known to be a wrapper"
+    message = f"{subject}.module is also read on a line where {subject} may not be a wrapper"
     advice = "assign the unwrapped model to a new name, then run this tool again"
     return Diagnosis(gone, Level.MANUAL, message, advice) if found else None
 

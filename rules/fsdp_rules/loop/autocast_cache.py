@@ -38,7 +38,7 @@ FULL = ("torch.float32", "torch.float")
 OFF = f"{CACHE}=False"
 CACHED = f"{OFF} makes torch.autocast cast FSDP2's weights for each use, as it did with FSDP1's"
 KEEPS_CACHE = "a model in another wrapper keeps its cache"
-ASSUMED = "assumes a sharded model runs under it"
+ASSUMED = "assumes a sharded model runs in this region"
 HANDED_ON = "torch.autocast caches casts of FSDP2's weights until the end of a region (FSDP1: for one use)"
 GIVE = f"pass {OFF} where it is called around a sharded model"
 
@@ -53,7 +53,7 @@ class AutocastCache(Rule):
     copy as FSDP1 does. `fsdp_compat.shard`, and code migrated with `--to shim`, turn the cache off while a sharded
     model runs. If the model may be in another wrapper, whose weights are cached as before, the region tests it:
     `cache_enabled=not isinstance(model, FSDPModule)`. If `autocast` is assigned to a name that is only called, it
-    becomes a partial. If another function gets it, the finding is `manual`.
+    becomes a partial. If it is passed to another function, the finding is `manual`.
     """
 
     id = "FSDP242"

@@ -111,7 +111,7 @@ def train(model, batches, optimizer):
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"needs fsdp_compat.clip_grad_norm_, which --helpers never forbids: {need.reason}",
+                f"needs fsdp_compat.clip_grad_norm_, but '--helpers never' forbids it: {need.reason}",
                 need.cure,
                 claims=claims,
             )

@@ -32,8 +32,8 @@ class ConvertedModels(Rule):
     FSDP2 converts a whole sharded model as FSDP1 does, so training continues after `model.bfloat16()` with the same
     numbers. If a part gets a dtype different from the rest of its unit, the next forward fails; FSDP1's flat parameter
     undid the change. `share_memory()` of a DTensor on the CPU kills the process. In bf16 and fp16, torch's `add_(x,
-    alpha=...)`, which SGD uses, rounds the last elements of a tensor differently, and FSDP1's tensors end in other
-    places. Such runs differ by about 1e-3 after a few steps, whichever way the model was converted.
+    alpha=...)`, which SGD uses, rounds the last elements of a tensor differently, and FSDP1's tensors end at other
+    elements. Such runs differ by about 1e-3 after a few steps, whichever way the model was converted.
     """
 
     id = "FSDP230"

@@ -22,7 +22,7 @@ class Copies(Rule):
     """deepcopy of a sharded model (EMA).
 
     Neither FSDP1 nor FSDP2 models can be copied: FSDP1 raises a TypeError, FSDP2 an AssertionError. A copy made before
-    sharding, and sharded the same way, has shards that match the model's one to one.
+    sharding, and sharded the same way, has shards that correspond one to one to the model's.
     """
 
     id = "FSDP211"

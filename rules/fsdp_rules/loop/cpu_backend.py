@@ -71,7 +71,7 @@ def train(model, loss):
             yield Diagnosis(
                 node,
                 Level.REVIEW,
-                "gloo reduces values of offloaded gradients, assumes nothing else starts this run's process group",
+                "gloo reduces values of offloaded gradients, assuming nothing else starts this run's process group",
                 "check in a run that dist.get_backend_config() lists gloo for the CPU. Object collectives use it too.",
                 edits=edits,
             )

@@ -26,7 +26,7 @@ FIRST = "prepend=True makes the hook run before FSDP2 casts the inputs, as under
 CAST = "FSDP2 casts the inputs to param_dtype before this hook (FSDP1: after it)"
 ALONE = "pass prepend=True if it is the only hook registered before this model's forward"
 ORDER = "with several hooks, pass prepend=True to each, and register the one that must run first last"
-SEEN = "assumes this hook does not use the inputs, which it now gets in param_dtype (FSDP1: as they were given)"
+SEEN = "assumes this hook does not use the inputs, which it now gets in param_dtype (FSDP1 passed the original ones)"
 
 
 class ForwardHooks(Rule):

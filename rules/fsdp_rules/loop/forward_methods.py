@@ -33,13 +33,13 @@ class ForwardMethods(Rule):
     """Methods other than model(...).
 
     FSDP2 gathers parameters in hooks of the module's call. FSDP1's wrapper also gathered them in `model.forward(...)`,
-    so that becomes `model(...)`. Any other method, such as `generate`, bypassed the wrapper and ran on the inner
-    module: such a method still works under `summon_full_params`, or if it only calls the module. Methods are recognised
-    by common names. If their code is in the tree and the model has a `MixedPrecision`, they are also recognised by the
-    modules that they run. If one uses parameters of the root directly, `register_fsdp_forward_method` makes FSDP2
-    gather them. It also casts the method's inputs. FSDP1 cast the inputs of the units that the method calls, if the
-    model had never been called, saved or loaded. The call is added after the wrapping if that is in the same file. It
-    changes no numbers.
+    so that call becomes `model(...)`. Any other method, such as `generate`, bypassed the wrapper and ran on the inner
+    module. It still works under `summon_full_params`, or if it only calls the module. Methods are recognised by common
+    names. If their code is in the tree and the model has a `MixedPrecision`, they are also recognised by the modules
+    that they run. If one uses parameters of the root directly, `register_fsdp_forward_method` makes FSDP2 gather them.
+    It also casts the method's inputs. FSDP1 cast the inputs of the units that the method calls, if the model had never
+    been called, saved or loaded. The call is added after the wrapping if that is in the same file. It changes no
+    numbers.
     """
 
     id = "FSDP210"
@@ -83,7 +83,7 @@ def sample(model, tokens):
         message = "FSDP2 gathers parameters when the module is called, not in forward itself"
         if call_of(node, file) is not None:
             if held is Certainty.MAYBE:
-                message = f"{message}, assumes {name} is the sharded model (or has no forward hooks)"
+                message = f"{message}, assuming {name} is the sharded model (or has no forward hooks)"
             level = Level.SAFE if held is Certainty.YES else Level.REVIEW
             yield Diagnosis(node, level, message, edits=(Replace(node, lambda code: code(node.value)),))
         elif held is Certainty.YES and not _inspected(node, file):
@@ -112,10 +112,10 @@ def sample(model, tokens):
         wrapping = _wrapping(model, file)
         if wrapping is None or "summon_full_params" in file.text:
             message = (
-                "this method runs units, assumes the model is called, saved or loaded first (FSDP1 casts otherwise)"
+                "this method runs units, assuming the model is called, saved or loaded first (FSDP1 casts otherwise)"
                 if _casts_in(node, file)
                 else "assumes this method uses no parameters, and no units before the first call, save or load "
-                "(FSDP1: with a cast)"
+                "(FSDP1 casts there)"
             )
             yield Diagnosis(node, Level.REVIEW, message, advice)
         elif _first(node, model, file):

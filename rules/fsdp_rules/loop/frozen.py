@@ -17,7 +17,7 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-KEEPS = "FSDP1 keeps the gradients of a model while a backward runs through it frozen, and adds them to the next"
+KEEPS = "while a backward runs through a frozen model, FSDP1 keeps its gradients and adds them to the next ones"
 UNSURE = "if this freezes whole units of a sharded model: "
 CLEAR = (
     "clear them first: call the optimizer's zero_grad() right after its step(), in the old code too. Or shard with "
@@ -38,13 +38,16 @@ class FrozenLater(Rule):
 
     A model or unit may be completely frozen while a backward runs through it, such as the discriminator in the
     generator's step. FSDP1 keeps its old gradients and adds them to the next ones: always with `use_orig_params=False`,
-    and under SHARD_GRAD_OP with `use_orig_params=True`. FSDP2 does not. `fsdp_compat.shard` does, and the output calls
-    it if the same file wraps the model and certainly freezes it.
+    and under SHARD_GRAD_OP with `use_orig_params=True`. FSDP2 does not. `fsdp_compat.shard` does, and the
+    output calls it if the same file wraps the model and certainly freezes it.
     """
 
     id = "FSDP218"
     name = "frozen-later"
-    what_to_test = "Evaluate, freeze or unfreeze, and train for two steps: the second must change what the first did."
+    what_to_test = (
+        "Evaluate, freeze or unfreeze, and train for two steps: the second step must change the "
+        "parameters that the first one changed."
+    )
     visits = (cst.AssignTarget, cst.Call)
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

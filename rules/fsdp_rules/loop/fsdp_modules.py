@@ -111,7 +111,7 @@ def count_units(model):
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                "needs fsdp_compat.fsdp_modules, which --helpers never forbids",
+                "needs fsdp_compat.fsdp_modules, but '--helpers never' forbids it",
                 "walk model.children() and stop at each FSDPModule",
                 claims=(call.func,),
             )

@@ -21,7 +21,7 @@ FUNCTIONS = frozenset({"torch.func.functional_call", "torch.nn.utils.stateless.f
 OWN = frozenset({"named_buffers", "named_parameters", "state_dict"})
 SAME = frozenset({"detach", "requires_grad_"})
 WRITTEN = "FSDP1 writes these values into its shards, and computes with them afterwards"
-IGNORED = "FSDP1 uses the model's own parameters here. FSDP2 does so for sharded ones, and may raise"
+IGNORED = "FSDP1 uses the model's own parameters here, and FSDP2 uses them if they are sharded, or raises an error"
 ADVICE = (
     "if these are the model's own values, call the model. For other values, call it inside summon_full_params, or "
     "use an unsharded copy"

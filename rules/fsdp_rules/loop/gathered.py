@@ -45,12 +45,12 @@ class GatheredParameters(Rule):
     `zero_grad()` always reaches the sharded parameters. If the optimizer is not known, the units are resharded first,
     which has no effect on units that are already sharded. Between a forward and its backward, gradients are cleared
     before the forward instead, so nothing is gathered twice. Reads that give the same result on gathered parameters
-    (devices, dtypes, names, shapes, counts) are unchanged. A function that gets the loss besides the parameters is
+    (devices, dtypes, names, shapes, counts) are unchanged. A function that gets the loss as well as the parameters is
     assumed to run the backward itself.
 
-    CPU time of an evaluation and a step: 0.99 times with the optimizer's zero_grad(), 1.04 times with reshard() and one
-    more all-gather, 1.04 times with a root that reshards and two more (12 rounds on two gloo ranks of a busy CPU,
-    quartiles 0.93 to 1.10; benchmarks/gathered_forms.py).
+    CPU time of an evaluation and a step, relative to one that clears nothing: 0.99 times with the optimizer's
+    zero_grad(), 1.04 times with reshard() and one more all-gather, 1.04 times with a root that reshards and two more
+    (12 rounds on two gloo ranks of a busy CPU, quartiles 0.93 to 1.10; benchmarks/gathered_forms.py).
     """
 
     id = "FSDP220"

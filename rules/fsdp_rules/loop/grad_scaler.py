@@ -157,9 +157,9 @@ def _assumptions(file: File) -> list[str]:
 def _contradicted(file: File) -> str | None:
     """Why torch's scaler does not do in this project what FSDP1's does, as far as the project says."""
     if "offload" in file.project.flags and lacks_cpu_backend(file):
-        return "torch's reduces offloaded gradients on the CPU, which this NCCL group cannot do"
+        return "torch's scaler reduces offloaded gradients on the CPU, which this NCCL group cannot do"
     if file.project.values.has_subgroup:
-        return "torch's checks only the model's group, which may be a subgroup"
+        return "torch's scaler checks only the model's group, which may be a subgroup"
     return None
 
 

@@ -45,13 +45,13 @@ ADVICE = (
 )
 #: torch 2.13: ``mean`` and ``std`` are of the whole gradient, ``norm``, ``max`` and ``sum`` become the rank's part by
 #: ``.item()`` or ``float``. FSDP1's are of what its flat shard has of the gradient, which is another part.
-OTHER = "{text} is a DTensor under FSDP2, whose numbers are not those of FSDP1's flat shard"
-FORMATTED = "{text} is a DTensor under FSDP2, whose values raise in formats such as f'{{number:.3f}}'"
+OTHER = "{text} is a DTensor under FSDP2 and has other values than FSDP1's flat shard"
+FORMATTED = "{text} is a DTensor under FSDP2 and raises an error in formats such as f'{{number:.3f}}'"
 UNSYNCED = (
     "{text} reads gradients that no_sync has not reduced: FSDP1 has this rank's whole gradients there, FSDP2 has None"
 )
 LATER = "read them after the last micro-batch of a step, where both have this rank's shard of the reduced gradients"
-LEFT_OUT = "a test for DTensors leaves out every sharded gradient under FSDP2 (FSDP1's are plain tensors)"
+LEFT_OUT = "this test excludes DTensors, so it skips every sharded gradient of FSDP2 (FSDP1: plain tensors)"
 SENT = "send its shard with .to_local(), as FSDP1 did, or send the values before the model is sharded"
 
 
@@ -94,7 +94,7 @@ def train(model, batch):
     model(batch).backward()
     total = torch.zeros(())
     for parameter in model.parameters():
-        # TODO(fsdp-migrate FSDP222): parameter.grad is a DTensor under FSDP2, this arithmetic takes a plain shard
+        # TODO(fsdp-migrate FSDP222): parameter.grad is a DTensor under FSDP2, and this arithmetic needs a plain shard
         total += parameter.grad.pow(2).sum()
     dist.all_reduce(total)
     return total.sqrt()
@@ -124,7 +124,9 @@ def train(model, batch):
                 yield _diagnosis(place, file)
             elif is_left_out(place, file) and file.function(place) not in left_out:
                 left_out.add(file.function(place))
-                yield Diagnosis(place, Level.REVIEW, LEFT_OUT, "remove the test if sharded gradients are meant as well")
+                yield Diagnosis(
+                    place, Level.REVIEW, LEFT_OUT, "remove the test if the code should also use sharded gradients"
+                )
 
 
 def _unsynced(file: File) -> Iterator[Diagnosis]:
@@ -144,7 +146,7 @@ def _diagnosis(place: cst.BaseExpression, file: File) -> Diagnosis:
         message = f"{name} takes plain tensors, and sharded parameters are DTensors under FSDP2"
         return Diagnosis(place, Level.MANUAL, message if several else one, ADVICE if _is_number(place, file) else SENT)
     if _is_used_on(file.function(place) or file.module, file):
-        message = f"{text} is a DTensor under FSDP2, this arithmetic takes a plain shard"
+        message = f"{text} is a DTensor under FSDP2, and this arithmetic needs a plain shard"
         return Diagnosis(place, Level.MANUAL, message, ADVICE)
     if is_formatted(place, file):
         return Diagnosis(place, Level.MANUAL, FORMATTED.format(text=text), ADVICE)
@@ -163,8 +165,10 @@ def _own_optimizers(file: File) -> Iterator[Diagnosis]:
             yield Diagnosis(
                 call,
                 Level.MANUAL,
-                f"{owner.name.value} reduces its values over ranks: DTensor values are already global, or raise",
-                "compute with p.grad.to_local() and state.to_local(), and keep the states DTensors, to save them",
+                f"{owner.name.value} reduces its values over ranks: DTensor values are already global, or raise an "
+                f"error",
+                "compute with p.grad.to_local() and state.to_local(), and keep the states as DTensors so that they "
+                "can be saved",
             )
 
 

@@ -40,8 +40,8 @@ class IndirectAccess(Rule):
 
     A wrapper attribute that is named by a string (`getattr`, `operator.attrgetter`, `operator.methodcaller`,
     `functools.reduce(getattr, ...)`), or a method that is called on a class with the model as argument
-    (`nn.Module.state_dict(model)`), is not rewritten. Write it as `model.name`, and this tool rewrites it. A name that
-    is only known at run time (`getattr(model, name)`) is reported, unless none of its possible values is such an
+    (`nn.Module.state_dict(model)`), is not rewritten. If you write it as `model.name`, this tool rewrites it. A name
+    that is only known at run time (`getattr(model, name)`) is reported, unless none of its possible values is such an
     attribute.
     """
 
@@ -65,7 +65,7 @@ from torch.distributed.fsdp import fully_shard
 
 def run(net):
     model = fully_shard(net)
-    # TODO(fsdp-migrate FSDP235): "module" is taken of the model by its name, where it means something else under FSDP2
+    # TODO(fsdp-migrate FSDP235): "module" is read from the model by name, and means something else under FSDP2
     return operator.attrgetter("module.config")(model)
 """
 
@@ -84,7 +84,7 @@ def run(net):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f'{unsure}"{found}" is taken of the model by its name, where it means something else under FSDP2',
+                f'{unsure}"{found}" is read from the model by name, and means something else under FSDP2',
                 f"write {written} as an attribute, and run this tool again",
             )
             return

@@ -156,7 +156,7 @@ def unwrap(model):
                 node,
                 Level.MANUAL,
                 f"{subject} may be the sharded model, which has no .module under FSDP2",
-                f"use {subject} itself where it is sharded, and .module where another wrapper has it",
+                f"use {subject} itself if it is sharded, and .module if it is another wrapper",
             )
             return
 

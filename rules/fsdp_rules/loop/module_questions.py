@@ -66,7 +66,7 @@ def report(net):
                 node,
                 Level.MANUAL,
                 f"{text} may be the sharded model, which has no .module under FSDP2: this takes another branch",
-                f"test isinstance({text}, FSDPModule) as well, and use {text} itself where it is sharded",
+                f"test isinstance({text}, FSDPModule) as well, and use {text} itself if it is sharded",
             )
             return
         yield Diagnosis(

@@ -38,8 +38,8 @@ class NameSurgery(Rule):
     differently. `_checkpoint_wrapped_module.` is kept in names under FSDP2. A comparison with a whole name, or with its
     start, never matched under FSDP1 because of the prefix, and can match now: other parameters get into a group. The
     same is true for a lookup among names made before sharding, for a name split at its dots, and for a search for text
-    in which a unit begins (`blocks.0.up`). Saved names differ in the file, including those of `model.module` while full
-    parameters are gathered.
+    that contains the start of a unit (`blocks.0.up`). Saved names differ in the file, including those of `model.module`
+    while full parameters are gathered.
     """
 
     id = "FSDP207"

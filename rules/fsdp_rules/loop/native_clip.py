@@ -89,7 +89,7 @@ def train(model, loss):
 
     def _numbers(self, call: cst.Call, held: Certainty, file: File) -> Diagnosis:
         advice = (
-            "expect different losses where clipping is active: they now match FSDP1's model.clip_grad_norm_. The "
+            "expect different losses when clipping is active: they now match FSDP1's model.clip_grad_norm_. The "
             "returned norm is a DTensor, and .full_tensor() returns its value."
         )
         message = "FSDP1 clipped by each rank's own norm, FSDP2 clips by the global norm"
@@ -121,7 +121,7 @@ def _of_several(call: cst.Call, message: str, held: Certainty) -> Diagnosis:
         Level.MANUAL,
         message if held is Certainty.YES else f"if these parameters are sharded: {message}",
         "call fsdp_compat.clip_grad_norm_(model, max_norm), which does what FSDP1's model.clip_grad_norm_ did. "
-        "FSDP1 clipped by each rank's own norm here: expect different losses where clipping is active",
+        "FSDP1 clipped by each rank's own norm here: expect different losses when clipping is active",
     )
 
 

@@ -38,9 +38,10 @@ class NewNames(Rule):
     Modules that `fully_shard` has sharded have methods that neither FSDP1's wrapper nor the module in it has:
     `set_requires_gradient_sync`, `set_is_last_backward`, `unshard`, `reshard` and others. Code that tests for one of
     them (`hasattr`, `getattr` with a default, a caught AttributeError) took the other branch under FSDP1, and calls the
-    method under FSDP2. For example, gradients that each backward reduced are now accumulated unreduced, with different
-    rounding. `isinstance(model, FSDPModule)` is such a test if FSDP1 wraps the model. The code is not changed. Places
-    that are only reached after a test for FSDP2 have no finding, nor do tests next to one for FSDP1's class.
+    method under FSDP2. For example, gradients that were reduced in each backward are now accumulated unreduced, with
+    different rounding. `isinstance(model, FSDPModule)` is such a test if FSDP1 wraps the model. The code is not
+    changed. Places that are only reached after a test for FSDP2 have no finding, nor do tests next to one for FSDP1's
+    class.
     """
 
     id = "FSDP241"

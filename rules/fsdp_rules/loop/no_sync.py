@@ -46,8 +46,8 @@ class NoSync(Rule):
     an exception. A condition on `no_sync()` becomes the value of the flag, including a context that is stored in a name
     until one block enters it. On an exit stack the flag is set, and a callback restores it. The helper
     `fsdp_compat.no_sync(model)`, which restores the previous value, replaces a context manager that is passed on, is
-    nested in another one, may be DDP's, or is looked up by `getattr` with a default on a model that another function
-    wraps. Under a test for DDP it is kept.
+    nested in another one, may be DDP's, or is read by `getattr` with a default from a model that another function
+    wraps. Under a test for DDP, the `no_sync` is kept.
 
     A model of SHARD_GRAD_OP or _HYBRID_SHARD_ZERO2 is kept gathered inside the block, as under FSDP1:
     set_reshard_after_backward gets the same flag. Otherwise every micro-batch would gather all parameters again. If the
@@ -156,7 +156,7 @@ def train(model, batches):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "needs fsdp_compat.no_sync, which --helpers never forbids: a flag cannot replace no_sync here",
+                "needs fsdp_compat.no_sync, but '--helpers never' forbids it: a flag cannot replace no_sync here",
                 f"call {name}.set_requires_gradient_sync(False) before and (True) after the backward passes",
             )
             return

@@ -68,8 +68,8 @@ def build(model):
             node,
             Level.MANUAL,
             f"{file.code(node)} was 1 for every FSDP1 parameter, and is now the value of the full tensor",
-            "Check the branch that no FSDP1 parameter took. In parameter groups, keep the numbers with the settings of "
-            "the 1-D group for all parameters (often weight_decay=0), or keep the line for the groups you meant.",
+            "Check the branch that no FSDP1 parameter took. To keep the numbers, give all parameters the settings of "
+            "the 1-D group (often weight_decay=0). To get the groups you intended, keep the line.",
         )
 
 

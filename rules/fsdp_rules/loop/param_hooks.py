@@ -35,7 +35,7 @@ class ParameterHooks(Rule):
 
     Autograd never sees the sharded parameters of FSDP2, so a hook registered by `register_hook` does not run (nor did
     it under FSDP1 with `use_orig_params=True`). `register_post_accumulate_grad_hook` runs under FSDP2, after the
-    gradient is reduced, where FSDP1 ran it only for flat parameters.
+    gradient is reduced, whereas FSDP1 ran it only for flat parameters.
     """
 
     id = "FSDP212"

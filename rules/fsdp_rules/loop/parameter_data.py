@@ -42,7 +42,7 @@ class ParameterData(Rule):
     before on a model that is not sharded yet, and in-place changes (`parameter.data.mul_(x)`) work on both. The same is
     true for a gradient: `parameter.grad.data = x` changes nothing, `parameter.grad = x` does. Inside
     `summon_full_params` it is the other way round: FSDP1 writes back its own tensor and drops a new one
-    (`parameter.data = x`, `layer.weight = nn.Parameter(x)`), and FSDP2 keeps the new one.
+    (`parameter.data = x`, `layer.weight = nn.Parameter(x)`), while FSDP2 keeps the new one.
     """
 
     id = "FSDP217"
@@ -86,7 +86,7 @@ def decay(model, rate):
         owner, attribute = assigned
         if attribute in NAMES:
             held, advice = sharded_part(owner, file), EXCHANGE
-            changes = f"{attribute} is a sharded parameter, and FSDP2 still uses the one that this replaces"
+            changes = f"{attribute} is a sharded parameter, and FSDP2 still uses the old parameter"
         elif (held := sharded_gradient(owner, file)) is not Certainty.NO:
             changes, advice = NOTHING.format(what="gradient"), ITSELF
             held = Certainty.NO if gathered else held
@@ -128,7 +128,7 @@ def _read(node: cst.CSTNode, held: Certainty, name: str, file: File) -> Iterable
     """The verdict about ``node``, called ``name``, which takes a parameter for a plain tensor as surely as ``held``."""
     if held is Certainty.NO or is_summoned(node, file) or (held is Certainty.MAYBE and _shards_itself(node, file)):
         return
-    raises = f"{name} fails where a sharded FSDP2 parameter meets plain tensors"
+    raises = f"{name} fails because it mixes a sharded FSDP2 parameter with plain tensors"
     yield Diagnosis(
         node,
         Level.MANUAL,

@@ -27,8 +27,8 @@ ADVICE = (
 )
 #: torch 2.13: ``mean`` and ``std`` are of the whole parameter, ``norm``, ``max`` and ``sum`` become the rank's part by
 #: ``.item()`` or ``float``.
-CHANGED = "{name} is of the whole parameter or of this rank's part of it (FSDP1: of a flat shard)"
-FORMATTED = "{name} of a DTensor raises in formats such as f'{{number:.3f}}' (FSDP1: a plain tensor)"
+CHANGED = "{name} covers the whole parameter or this rank's part of it (FSDP1: a flat shard)"
+FORMATTED = "{name} of a DTensor raises an error in formats such as f'{{number:.3f}}' (FSDP1: a plain tensor)"
 REPORTED = (
     "p.full_tensor() on all ranks is the whole parameter; p.to_local() is this rank's part. Do not compare it with "
     "the values of FSDP1's run"
@@ -71,7 +71,7 @@ from torch.distributed.fsdp import fully_shard
 
 def train(model):
     fully_shard(model)
-    # TODO(fsdp-migrate FSDP227): sum() is of the whole parameter, a DTensor (FSDP1: of this rank's plain shard)
+    # TODO(fsdp-migrate FSDP227): sum() covers the whole parameter and is a DTensor (FSDP1: this rank's plain shard)
     total = sum(parameter.detach().pow(2).sum() for parameter in model.parameters())
     dist.all_reduce(total)
     return total.sqrt()
@@ -121,4 +121,4 @@ def _text(name: str, call: cst.Call, level: Level, file: File) -> str:
         return CHANGED.format(name=name)
     if is_formatted(call, file):
         return FORMATTED.format(name=name)
-    return f"{name} is of the whole parameter, a DTensor (FSDP1: of this rank's plain shard)"
+    return f"{name} covers the whole parameter and is a DTensor (FSDP1: this rank's plain shard)"

@@ -44,7 +44,7 @@ class RankGuards(Rule):
     DTensors: a norm or a sum of the whole tensor is a collective. On a single rank, `.full_tensor()` hangs, and
     `.item()` silently returns this rank's part. `p.numel()` counts the whole tensor instead of the shard on all ranks.
     A count that decides something, or that is stored or logged in a table, is `manual`. So is a count of the
-    parameters themselves where FSDP1 shows flat ones, one for each unit (`use_orig_params=False`).
+    parameters if FSDP1 has one flat parameter for each unit (`use_orig_params=False`).
     """
 
     id = "FSDP214"
@@ -66,7 +66,7 @@ from torch.distributed.fsdp import fully_shard
 def report(model, rank):
     fully_shard(model)
     if rank == 0:
-        # TODO(fsdp-migrate FSDP214): p.norm() on a sharded parameter is a collective: one rank hangs or reads a part
+        # TODO(fsdp-migrate FSDP214): p.norm() on a sharded parameter is a collective: one rank hangs or reads its shard
         print([p.norm() for p in model.parameters()])
 """
 
@@ -93,7 +93,7 @@ def report(model, rank):
                 node,
                 Level.REVIEW if _is_handed_on(node, file) else Level.MANUAL,
                 f"{brief(file.code(node))} counts all parameters (FSDP1: one flat parameter per unit)",
-                "count the FSDPModules of the model instead, or expect another number",
+                "count the FSDPModules of the model instead, or expect a different number",
             )
         if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
             return
@@ -105,7 +105,7 @@ def report(model, rank):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{file.code(node)} on a sharded parameter is a collective: one rank hangs or reads a part",
+                f"{file.code(node)} on a sharded parameter is a collective: one rank hangs or reads its shard",
                 "compute it on every rank and guard only the use of the result, or use p.to_local()",
             )
 

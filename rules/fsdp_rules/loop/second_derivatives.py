@@ -34,14 +34,14 @@ BY_HAND = (
     "it after the backward that uses the result"
 )
 FSDP1_DID = (
-    "compare with a run on one process: if no other forward ran in between, FSDP1 raised, and under NO_SHARD did "
-    "not reduce these gradients"
+    "compare with a run on one process: if no other forward ran in between, FSDP1 raised an error, or under NO_SHARD "
+    "did not reduce these gradients"
 )
 EXPECT = "expect losses that differ from FSDP1's, and compare with a run on one process"
 UNREDUCED = "FSDP1 did not reduce these gradients under NO_SHARD, and FSDP2 averages them"
 MAY_BE_UNREDUCED = "if the strategy is NO_SHARD: FSDP1 did not reduce these gradients, and FSDP2 averages them"
 WHOLE = f"If the strategy is NO_SHARD, {EXPECT}: it did not reduce these gradients"
-INSIDE = "this forward differentiates inside: FSDP1's gradients are wrong where it shards, and FSDP2's are right"
+INSIDE = "this forward computes gradients itself: FSDP1's gradients are wrong if it shards, and FSDP2's are right"
 
 
 class Twice(NamedTuple):

@@ -47,10 +47,10 @@ class StaleParameters(Rule):
     After a forward, FSDP1 keeps its root gathered until a backward (under SHARD_GRAD_OP all units). `for p in
     model.parameters(): p.copy_(...)` changes only the shard. Until a backward frees the gathered copy, the next forward
     computes with it, and `state_dict()` and `summon_full_params` return it. A teacher that never runs a backward
-    computes and saves the values of its first forward. FSDP2 is resharded before the change and computes with the new
-    values at once. fsdp_compat computes, saves and summons as FSDP1 does. An object that stores the parameters, such as
-    an average, changes them in the same way, and so does an optimizer that steps after an evaluation that followed the
-    backward.
+    computes and saves the values of its first forward. The rewrite reshards the FSDP2 model before the change, so it
+    computes with the new values at once. fsdp_compat computes, saves and summons as FSDP1 does. An object that stores
+    the parameters, such as an average, changes them in the same way, and so does an optimizer that steps after an
+    evaluation that followed the backward.
     """
 
     id = "FSDP239"

@@ -35,7 +35,7 @@ class SummonFullParams(Rule):
     else (a context that is passed on, only rank 0's parameters, gradients, a whole model that is passed on) calls
     `fsdp_compat.summon_full_params`, which has the same arguments and the same effect: full precision parameters under
     their own names, written back into the shards at the end unless `writeback=False`. FSDP1's static method would
-    silently do nothing to an FSDP2 model, and this one does nothing to a model that a library wraps with FSDP1.
+    silently do nothing to an FSDP2 model, and the helper does nothing to a model that a library wraps with FSDP1.
     """
 
     id = "FSDP203"
@@ -71,7 +71,7 @@ def sample(model, tokens):
         if held is None:
             return
         call = file.parent(node)
-        found: Native | str = "--helpers always asks for it"
+        found: Native | str = "'--helpers always' asks for it"
         if not file.settings.prefers_helpers:
             found = _native(node, call, held, file)
         if isinstance(found, Native) and isinstance(call, cst.Call):
@@ -86,7 +86,7 @@ def sample(model, tokens):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"needs fsdp_compat.summon_full_params, which --helpers never forbids: {found}",
+                f"needs fsdp_compat.summon_full_params, but '--helpers never' forbids it: {found}",
                 CURE,
             )
             return
@@ -95,11 +95,11 @@ def sample(model, tokens):
         advice = CURE
         if held is Certainty.NO:
             message = (
-                f"{message}, assumes {file.code(node.value)} was an FSDP1 model, since nothing else in torch has "
+                f"{message}, assuming {file.code(node.value)} was an FSDP1 model, since nothing else in torch has "
                 f"{METHOD}"
             )
         elif held is Certainty.MAYBE:
-            message = f"{message}, assumes {file.code(node.value)} is the sharded model"
+            message = f"{message}, assuming {file.code(node.value)} is the sharded model"
         elif file.project.flags.isdisjoint(("fsdp1", "gated")):
             held = Certainty.MAYBE
             message = f"{message}, but this project does not wrap the model itself"
@@ -133,7 +133,7 @@ def sample(model, tokens):
 def _native(node: cst.Attribute, call: cst.CSTNode | None, held: Certainty, file: File) -> Native | str:
     """The block without a helper, or why it needs one."""
     if held is Certainty.NO or file.project.flags.isdisjoint(("fsdp1", "gated")):
-        return "this may be a model of another library"
+        return "another library may own this model"
     if not isinstance(call, cst.Call) or call.func is not node:
         return "the method is passed to other code"
     found = native(call, lambda name: COMPUTES.fullmatch(name) is not None, file)
@@ -145,7 +145,7 @@ def _native(node: cst.Attribute, call: cst.CSTNode | None, held: Certainty, file
         return f"{file.code(model)} is not sharded here"
     # FSDP1's static method was called on it. On another model what is written stops with an AttributeError.
     if other_wrapper(model, file) is not Certainty.NO:
-        return f"{file.code(model)} may be in another wrapper, for which it does nothing"
+        return f"{file.code(model)} may be in another wrapper, where unshard() does nothing"
     if known.certainty is not Certainty.YES:
         found.notes.append(f"assumes {file.code(model)} is the sharded model")
     return found

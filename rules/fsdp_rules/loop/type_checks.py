@@ -31,11 +31,11 @@ DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 class TypeChecks(Rule):
     """isinstance(..., FullyShardedDataParallel).
 
-    `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation with FSDP1's class now
-    uses `FSDPModule`, and so does a test of the class name. A missed test is silent: whole code paths are skipped.
-    FSDP1's wrapper and its inner module were two objects. Now one object is both, which matters where the same object
-    is also tested for another class. A name that is compared in other ways, or looked up, is `manual`. Where the code
-    already tests for FSDP2's class, the FSDP1 branch has no effect.
+    `fully_shard` gives a module a class that extends `FSDPModule`, so every test and annotation that uses FSDP1's class
+    now uses `FSDPModule`. A test of the class name is rewritten in the same way. A missed test is silent: whole code
+    paths are skipped. FSDP1's wrapper and its inner module were two objects. Now one object is both, which matters if
+    the same object is also tested for another class. A class name that is compared in other ways, or looked up, is
+    `manual`. If the code already tests for FSDP2's class, the FSDP1 branch has no effect.
     """
 
     id = "FSDP205"
@@ -79,14 +79,12 @@ def unwrapped(model: "FSDPModule"):
         subject = file.code(test.subject)
         if "fsdp1" not in file.project.flags and FSDP not in map(canonical, file.aliases.values()):
             told = f"assumes {subject} is not a class of FSDP2, which has other names"
-            yield Diagnosis(
-                node, Level.REVIEW, told, "test isinstance(..., FSDPModule) where models are sharded by FSDP2"
-            )
+            yield Diagnosis(node, Level.REVIEW, told, "test isinstance(..., FSDPModule) for models that FSDP2 shards")
         elif not test.certain:
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"the class name differs under FSDP2, and {subject} cannot be evaluated twice",
+                f"the class name differs under FSDP2, and a test of {subject} would evaluate it twice",
                 "assign it to a variable, and add isinstance(..., FSDPModule) to the test",
             )
         else:
@@ -166,7 +164,7 @@ def unwrapped(model: "FSDPModule"):
             node,
             Level.SAFE if whole is node else Level.REVIEW,
             "the class of a sharded module extends FSDPModule"
-            + ("" if whole is node else ", assumes the other classes have no subclasses that must not match"),
+            + ("" if whole is node else ", assuming the other classes have no subclass that must not match"),
             edits=(*((Replace(node, lambda code: module),) if module else ()), Replace(comparison, build)),
         )
 
@@ -182,7 +180,7 @@ def unwrapped(model: "FSDPModule"):
         level = Level.SAFE
         if not file.project.wraps:
             level = Level.REVIEW
-            message += ", assumes the other project that wraps the model moves to FSDP2 too"
+            message += ", assuming the other project that wraps the model moves to FSDP2 too"
         if "FSDPModule" in file.code(whole):
             return Diagnosis(node, Level.SAFE, message, edits=_without(node, whole, call, file), claims=(node,))
         for other in others:

@@ -59,7 +59,7 @@ def train(model, step, batches):
             yield Diagnosis(
                 node.func,
                 Level.REVIEW,
-                "assumes code that this tool cannot see uses nothing of the model that only FSDP1 has",
+                "assumes code that this tool cannot see uses nothing that only FSDP1 models have",
                 f"registries and factories in this project may pass it to almost any function: read the ones that "
                 f"get it. {DIFFERS}",
             )
@@ -87,7 +87,8 @@ def _passed_on(function: cst.FunctionDef, file: File) -> Iterator[Diagnosis]:
         is_own = isinstance(node.value, cst.Name) and node.value.value == "self"
         if is_own and (sharded(node, file).certainty is not Certainty.NO or _is_put(node, file)):
             message = (
-                f"assumes the result of {owner.name.value}.{function.name.value} is used in a way that works with FSDP2"
+                f"assumes code uses the result of {owner.name.value}.{function.name.value} only in ways that work "
+                f"with FSDP2"
             )
             advice = f"this tool does not follow it: read the code that gets {file.code(node)} from there. {DIFFERS}"
             yield Diagnosis(function.name, Level.REVIEW, message, advice)

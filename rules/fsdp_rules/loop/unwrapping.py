@@ -30,7 +30,10 @@ from fsdp_rules.verdict.rule import Rule
 from fsdp_rules.verdict.what_to_test import EFFECT
 
 BY_NAME = re.compile(r"__class__|__name__")
-ADVICE = "remove it for the sharded model, which is its own inner model. Keep it for other wrappers, tested by class"
+ADVICE = (
+    "remove it for the sharded model, which is its own inner model. For other wrappers, keep it and test for "
+    "their class"
+)
 
 
 class Unwrapping(Rule):
@@ -98,7 +101,7 @@ def unwrap(model):
         text = file.code(subject)
         why = f"{text}.module is {text} itself" if file.settings.to == "shim" else f"{text} remains an FSDPModule"
         name = "fsdp_compat" if file.settings.to == "shim" else "FSDP2"
-        return Diagnosis(node, Level.MANUAL, f"this may never end under {name}, where {why}", ADVICE)
+        return Diagnosis(node, Level.MANUAL, f"this may never end under {name}, because {why}", ADVICE)
 
     def _asked(self, call: cst.Call, file: File) -> Iterator[Diagnosis]:
         """``getattr(model, "module")``, which no other rule rewrites."""

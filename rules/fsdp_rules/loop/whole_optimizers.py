@@ -34,7 +34,7 @@ WHOLE = frozenset(
 NUMBERS = REDUCES - {"item", "max", "min"} | OF_MANY
 #: Optimizers whose kernels get addresses of plain tensors; bitsandbytes' have states in blocks of what they get.
 BY_ADDRESS = ("apex.optimizers.", "bitsandbytes.optim.")
-BLOCKS = "{name} is made for plain tensors (FSDP1: flat shards), and its kernels are not for DTensors"
+BLOCKS = "{name} works on plain tensors (FSDP1: flat shards), and its kernels do not support DTensors"
 #: torch's own optimizers that raise in their first step on DTensors (run with torch 2.13), by the argument that makes
 #: them do so; none where all of them do.
 NO_DTENSORS = {"Adafactor": None, "Adagrad": "fused", "Rprop": None, "SGD": "fused"}
@@ -43,7 +43,7 @@ NOT_FUSED = "remove fused=True, and compare the losses"
 #: Arguments of torch's optimizers that step many tensors at once, all DTensors or none.
 AT_ONCE = frozenset({"foreach", "fused"})
 MIXED = "{name}({switch}=True) raises in its first step if a group has ignored (plain) and sharded parameters"
-APART = "put the trained parameters that FSDP ignores into another group, so that no step mixes the two"
+APART = "put the trained parameters that FSDP ignores into a separate group, so that no step mixes the two"
 #: torch's own, which raises on FSDP1's flat shards.
 MUON = "torch.optim.Muon"
 MATRICES = "{name} raises under FSDP1 (flat shards), steps whole matrices under FSDP2, and raises on empty shards"
@@ -53,9 +53,10 @@ TAKES_DTENSORS = "use an optimizer for DTensors, such as torchao.optim.AdamW8bit
 SEEN = "{name} uses whole parameters (FSDP1: flat shards), so its steps differ"
 KEPT = "{name} reports values of whole parameters (FSDP1: flat shards), which its steps do not use"
 COMPARED = "do not compare these values with FSDP1's runs. p.to_local() returns this rank's part"
-UNEVEN = f"{ON_SHARDS}. As it is, LBFGS raises where the rows of a parameter do not divide evenly"
+UNEVEN = f"{ON_SHARDS}. Without changes, LBFGS raises an error if the rows of a parameter do not divide evenly"
 ADVICE = (
-    "the new steps equal training without sharding. For FSDP1's steps, compute with to_local() everywhere in the "
+    "the new steps equal those of training without sharding. For FSDP1's steps, compute with to_local() everywhere "
+    "in the "
     "optimizer's step. Compare the losses, and expect to tune the learning rate again"
 )
 
@@ -63,13 +64,13 @@ ADVICE = (
 class WholeOptimizers(Rule):
     """Optimizers that use whole parameters (LAMB, Adafactor, LBFGS).
 
-    FSDP1 gives an optimizer flat, one-dimensional shards, so it computes norms, rows and columns of a rank's own shard.
-    FSDP2's parameters are DTensors with their full shape: norms are global, and matrices have rows and columns. The
-    steps differ, with the shim too. The optimizers of bitsandbytes and apex use kernels that do not support DTensors.
-    `torch.optim.Rprop` and `torch.optim.Adafactor`, and `SGD` and `Adagrad` with `fused=True`, use operations that
-    DTensors lack. `torch.optim.Muon`, which FSDP1 refuses, works on matrices with at least as many rows as there are
-    ranks. With `foreach=True` or `fused=True`, a group raises if it trains ignored parameters (plain tensors) together
-    with sharded ones. FSDP222 reports a custom optimizer that reduces such values over ranks by hand.
+    FSDP1 gives an optimizer flat, one-dimensional shards, so the optimizer computes norms, rows and columns of a rank's
+    own shard. FSDP2's parameters are DTensors with their full shape: norms are global, and matrices have rows and
+    columns. The steps differ, with the shim too. The optimizers of bitsandbytes and apex use kernels that do not
+    support DTensors. `torch.optim.Rprop` and `torch.optim.Adafactor`, and `SGD` and `Adagrad` with `fused=True`, use
+    operations that DTensors lack. `torch.optim.Muon`, which FSDP1 refuses, works on matrices with at least as many rows
+    as there are ranks. With `foreach=True` or `fused=True`, a group raises if it trains ignored parameters (plain
+    tensors) together with sharded ones. FSDP222 reports a custom optimizer that reduces such values over ranks by hand.
     """
 
     id = "FSDP228"
@@ -173,7 +174,7 @@ def _of_both(call: cst.Call, name: str, switch: str, file: File) -> Iterable[Dia
         return
     message = MIXED.format(name=name, switch=switch)
     is_assumed = model is None or "freezes" in file.project.flags
-    assumed = f"assumes that ignored parameters are frozen or in other groups: {message}"
+    assumed = f"assumes ignored parameters are frozen or in other groups: {message}"
     yield Diagnosis(call, *((Level.REVIEW, assumed) if is_assumed else (Level.MANUAL, message)), APART)
 
 

@@ -43,7 +43,7 @@ def asked_for(node: cst.Call, method: str, file: File) -> Diagnosis | None:
             node,
             Level.MANUAL,
             f"an FSDP2 model has no method {method} that getattr could find",
-            f"call fsdp_compat.{method}(model) where the model is an FSDPModule",
+            f"call fsdp_compat.{method}(model) if the model is an FSDPModule",
         )
     module = file.ref("torch.distributed.fsdp.FSDPModule")
     is_fsdps = method not in OF_OTHERS and method not in file.project.methods

@@ -45,7 +45,7 @@ def for_others(diagnosis: Diagnosis, call: cst.Call, model: cst.BaseExpression, 
     """
     edit = next((one for one in diagnosis.edits if isinstance(one, Replace) and one.node is call), None)
     if edit is None or not is_repeatable(model):
-        message = f"{file.code(model)} may be in another wrapper, and then that wrapper's {_method(call)} is called"
+        message = f"{file.code(model)} may be in another wrapper, whose {_method(call)} is then called"
         advice = f"write one branch for isinstance({file.code(model)}, FSDPModule) and one for the other wrapper"
         return replace(diagnosis, level=Level.MANUAL, message=message, advice=advice, edits=(), consumes=())
     chosen = _chosen(edit, call, model, file)

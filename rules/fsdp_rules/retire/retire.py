@@ -25,12 +25,12 @@ from fsdp_rules.retire.unused import Names, unused_imports, unused_variables
 from fsdp_rules.verdict.finding import Level
 
 REMOVED = "FSDP1's branch is removed, and FSDP2's is kept"
-LEFT = "FSDP1's {} is used outside of a branch that FSDP2 has too"
-LACKING = "FSDP1's branch is kept: the other one raises, so FSDP2 has none here"
+LEFT = "FSDP1's {} is used outside a branch that has an FSDP2 alternative"
+LACKING = "FSDP1's branch is kept, because its alternative raises an error instead of using FSDP2"
 WRITE = "write FSDP2's branch, or remove this code"
 MOVE = "move it into such a branch, or remove it; without --retire, rewrite moves it once no branch is left"
 NAMED = "names {}, whose branches are removed"
-RENAME = "name FSDP2's value in its place"
+RENAME = "use FSDP2's value instead"
 #: How often what nothing needs any more is looked for: one function may have been all that called another.
 ROUNDS = 20
 _IMPORTED = "FSDPModule"

@@ -83,7 +83,7 @@ def save(model, writer):
             yield Diagnosis(
                 node,
                 Level.REVIEW,
-                f"{name} is now called {new}, assumes torch 2.7 or newer ({new} of older versions has no no_dist)",
+                f"{name} is now called {new}, assuming torch 2.7 or newer (before, {new} had no argument no_dist)",
                 f"for older versions, remove no_dist: without a process group, {new} works on one rank anyway",
                 edits=(edit,),
             )

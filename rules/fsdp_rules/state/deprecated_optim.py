@@ -77,7 +77,7 @@ def load(model, optimizer, path):
                 message = (
                     f"rekey_optim_state_dict is kept: it reads the names of {file.code(model)}, which is not sharded"
                 )
-                yield Diagnosis(node, Level.INFO, message, "remove it where states are loaded by name", claims=claims)
+                yield Diagnosis(node, Level.INFO, message, "remove it if states are loaded by name", claims=claims)
                 return
             yield Diagnosis(
                 node,

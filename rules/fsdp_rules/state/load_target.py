@@ -103,7 +103,7 @@ def _gathered(load: cst.Call, sure: bool, file: File) -> Diagnosis:
         return Diagnosis(
             load,
             Level.REVIEW,
-            "the state of a fresh optimizer is empty, as under FSDP1, so this load leaves it out",
+            "the state of a fresh optimizer is empty, as under FSDP1, so this load skips it",
             "load load_sharded_optimizer_state_dict(model.state_dict(), key, reader) of "
             "torch.distributed.checkpoint.optimizer",
         )
@@ -111,7 +111,7 @@ def _gathered(load: cst.Call, sure: bool, file: File) -> Diagnosis:
     return Diagnosis(
         load,
         Level.MANUAL if sure else Level.REVIEW,
-        f"{unsure}FSDP1's state of a fresh optimizer is empty, so this load reset it, and FSDP2's load fills it",
+        f"{unsure}FSDP1's state of a fresh optimizer is empty, so this load reset the optimizer: FSDP2 restores it",
         "to resume with the saved state, keep the line. To reset the optimizer as FSDP1 did, do not load its state",
     )
 

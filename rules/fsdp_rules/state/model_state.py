@@ -27,8 +27,8 @@ NAMED = "assign it to a variable, get the state dict from the variable, and run 
 SAVES = "save_pretrained"
 OWN = "save_pretrained() writes the model's own state, which has DTensors under FSDP2"
 GIVE = (
-    "give it state_dict=get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)), "
-    "taken on all ranks"
+    "pass state_dict=get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)), "
+    "called on all ranks"
 )
 PART = " may be a part of a sharded model, whose state has DTensors under FSDP2"
 OF_PART = (
@@ -43,16 +43,16 @@ class ModelState(Rule):
     FSDP1 gathers: outside any context, every rank gets the full state. FSDP2's own methods return DTensors, so
     `get_model_state_dict` and `set_model_state_dict` replace them, with the options of the context or of FSDP1's
     default. A full state is sent from rank 0 to all others, which also keeps the check for missing names that
-    `full_state_dict=True` alone would lose. In CPU memory only global rank 0 gets it. FSDP1 gave it to the first
-    rank of the model's `process_group`, so with several groups the other first ranks now get nothing. A model that
-    is loaded before it is wrapped is not rewritten. If the same call may also load a model that is not sharded, the
-    options test `torch.distributed.is_initialized()`: without a process group, it is a plain load. These cases are
-    unchanged and are reported: a load that only rank 0 reaches, a state dict that only rank 0 gets, the state dict
-    of an unnamed model that a call returns, and `model.save_pretrained(...)` without `state_dict=`, which saves the
+    `full_state_dict=True` alone would lose. In CPU memory, only global rank 0 gets the full state. FSDP1 gave it to the
+    first rank of the model's `process_group`, so with several groups the other first ranks now get nothing. A model
+    that is loaded before it is wrapped is not rewritten. If the same call may also load a model that is not sharded,
+    the options test `torch.distributed.is_initialized()`: without a process group, it is a plain load. These cases are
+    unchanged and are reported: a load that only rank 0 reaches, a state dict that only rank 0 gets, the state dict of
+    an unnamed model that a call returns, and `model.save_pretrained(...)` without `state_dict=`, which saves the
     model's own state. FSDP1's sharded states, and all of its optimizer states, are copies; FSDP2's are the live
-    tensors. If the program may read one after a later step (it returns it, stores it in an attribute or passes it
-    to a thread), the rewrite copies it. The state of a model compiled with `torch.compile` has names that start
-    with `_orig_mod.` under FSDP1, but not under FSDP2.
+    tensors. If the program may read one after a later step (it returns it, stores it in an attribute or passes it to a
+    thread), the rewrite copies it. The state of a model compiled with `torch.compile` has names that start with
+    `_orig_mod.` under FSDP1, but not under FSDP2.
     """
 
     id = "FSDP309"
@@ -148,6 +148,6 @@ def _passed_on(node: cst.Attribute, file: File) -> Iterator[Diagnosis]:
     yield Diagnosis(
         node,
         Level.MANUAL,
-        f"{file.code(node)} is passed on, and FSDP2's own method {does} DTensors",
+        f"{file.code(node)} is passed on as a function, and FSDP2's own method {does} DTensors",
         f"pass a function that calls {method}_model_state_dict with StateDictOptions(full_state_dict=True)",
     )

@@ -19,11 +19,11 @@ class OptimStateDict(Rule):
 
     `get_optimizer_state_dict` returns the same state: full or sharded according to the surrounding `state_dict_type`,
     with the same keys and parameter groups. FSDP2 has no option for FSDP1's default, the full state in CPU memory on
-    every rank. If ranks other than 0 read it, a loop moves its tensors, or `fsdp_compat.optim_state_dict` returns it
-    where no statement fits. FSDP1's states are copies. If the program may read one after a later step, the rewrite also
-    copies its step counters (all of a sharded state). An optimizer that has not made a step has no state under FSDP1.
-    Here torch runs a step with a learning rate of 0, which Adam counts. If the state may be taken before the first
-    step, the output uses `fsdp_compat.optim_state_dict`, which does not change the optimizer.
+    every rank. If ranks other than 0 read it, a loop moves its tensors, or, if there is no place for a statement,
+    `fsdp_compat.optim_state_dict` returns it. FSDP1's states are copies. If the program may read one after a later
+    step, the rewrite also copies its step counters (all of a sharded state). An optimizer that has not made a step has
+    no state under FSDP1. Here torch runs a step with a learning rate of 0, which Adam counts. If the state may be taken
+    before the first step, the output uses `fsdp_compat.optim_state_dict`, which does not change the optimizer.
     """
 
     id = "FSDP304"

@@ -30,9 +30,9 @@ class OptimStateDictToLoad(Rule):
 
     FSDP1 converts a state keyed by name to one for `optimizer.load_state_dict`; both steps become one
     `set_optimizer_state_dict`. Where only rank 0 has the state (`rank0_only=True`), or all ranks read one file,
-    `broadcast_from_rank0` sends it. Both argument orders are read: the current one, and that of torch 2.0 with the
-    state first. If the result is not loaded directly into the optimizer, `fsdp_compat.optim_state_dict_to_load`
-    returns it.
+    `broadcast_from_rank0` sends it. Both argument orders are accepted: the current one, and that of torch 2.0 with the
+    state first. If the result is not loaded directly into the optimizer, `fsdp_compat.optim_state_dict_to_load` returns
+    it.
 
     With `use_orig_params=False`, its default, FSDP1 saves one `step` tensor for all parameters of a unit. FSDP2 loads
     it unchanged, and each parameter would count every step of the others, so a loop gives each its own copy. With

@@ -77,7 +77,7 @@ def load(net, path):
             node,
             Level.REVIEW,
             f"assumes this file is trusted: {refused}",
-            "save plain values (vars(args)) and load with weights_only=True where you can",
+            "save plain values (vars(args)) and load with weights_only=True if you can",
             edits=(Replace(node, lambda code: keyed_call(node, {"weights_only": "False"}, {}, code, file)),),
         )
 

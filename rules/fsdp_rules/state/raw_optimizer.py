@@ -39,7 +39,7 @@ class RawOptimizerState(Rule):
     It contains this rank's part of the state: flat pieces under FSDP1, DTensors under FSDP2. FSDP1's files do not load
     into FSDP2: the load is accepted, and the next step fails. `get_optimizer_state_dict` returns a state keyed by name
     for any number of ranks. Nothing is rewritten, because the program may want this rank's part. If it also reads such
-    a file again, you have to decide what happens to FSDP1's files.
+    a file, you have to decide what to do with the files that FSDP1 wrote.
     """
 
     id = "FSDP311"
@@ -83,7 +83,8 @@ def main(net, rank):
             yield Diagnosis(
                 node,
                 Level.MANUAL if sure else Level.REVIEW,
-                f"{'' if sure else f'if {text} is an optimizer: '}{text} gets this rank's part of a state from a file: "
+                f"{'' if sure else f'if {text} is an optimizer: '}{text} loads this rank's part of a state from a "
+                f"file: "
                 "FSDP1's are flat, and the next step fails",
                 _LOADING,
             )
@@ -93,7 +94,7 @@ def main(net, rank):
             yield Diagnosis(
                 taken,
                 Level.REVIEW,
-                f"this takes {text}.state_dict(), and FSDP1's files of it do not load into FSDP2",
+                f"this loads {text}.state_dict(), and FSDP1's files with it do not load into FSDP2",
                 _ADVICE.format(optimizer=text),
             )
             return

@@ -44,8 +44,8 @@ SEND = frozenset(
 )
 _CONTAINERS = (cst.Dict, cst.List, cst.Tuple)
 ADVICE = (
-    "take parameter.to_local(), this rank's shard as under FSDP1 (which cut its flat parameter elsewhere), or "
-    "parameter.full_tensor() on all ranks, where they were collected"
+    "where the values are collected, use parameter.to_local(), this rank's shard (FSDP1 cut its flat parameter at "
+    "other elements), or parameter.full_tensor() on all ranks"
 )
 
 
@@ -93,7 +93,7 @@ def run(model, rank):
         done = (
             "this writes DTensors (FSDP1: plain tensors), which a single process cannot load"
             if taker in WRITE
-            else f"{last_name(node.func)}() sends DTensors (FSDP1: plain tensors of each rank's own values)"
+            else f"{last_name(node.func)}() sends DTensors (FSDP1: plain tensors with this rank's values)"
         )
         yield Diagnosis(
             node, Level.MANUAL, done if held is Certainty.YES else f"if this model is sharded here, {done}", ADVICE

@@ -79,7 +79,7 @@ def load(model, optimizer, reader):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{FUNCTION} reads into ShardedTensors, which FSDP2's optimizers do not have",
+                f"{FUNCTION} fills ShardedTensors, which FSDP2's optimizers do not have",
                 ADVICE,
             )
             return
@@ -88,7 +88,7 @@ def load(model, optimizer, reader):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                f"{FUNCTION} needs the optimizer under FSDP2, and it is not certain here which one",
+                f"{FUNCTION} needs the optimizer under FSDP2, and it is not certain which one",
                 ADVICE,
             )
             return

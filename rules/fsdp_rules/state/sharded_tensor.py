@@ -22,8 +22,8 @@ SHARDED = "torch.distributed._shard.sharded_tensor"
 class ShardedTensors(Rule):
     """ShardedTensor.
 
-    FSDP1's sharded states have ShardedTensors where no `device_mesh` was given. FSDP2's states have `DTensor`s. A test
-    for ShardedTensor is then silently false, and its branch is skipped: use `isinstance(value, DTensor)`.
+    FSDP1's sharded states have ShardedTensors if no `device_mesh` was given. FSDP2's states have `DTensor`s. A test for
+    ShardedTensor is then silently false, and its branch is skipped: use `isinstance(value, DTensor)`.
     `value.to_local()` is this rank's part and `value.full_tensor()` the whole. Code that already handles DTensor uses
     that branch.
     """

@@ -22,9 +22,9 @@ CHANGES = re.compile(r"\]\s*=[^=]|\.pop\(|\bdel\b|\.copy_\(|\.data\b|@|\.matmul\
 class StateDictHooks(Rule):
     """Hooks on state_dict().
 
-    Under FSDP1 a hook ran while the full parameters were gathered. Under FSDP2 it gets DTensors, and each rank its own
+    Under FSDP1 a hook ran while the full parameters were gathered. Under FSDP2 it gets DTensors: each rank gets its own
     shards. Tensors that it merges are DTensors too, tensors that it adds are plain, and `get_model_state_dict` raises
-    for keys that the model does not have.
+    an error for keys that the model does not have.
     """
 
     id = "FSDP315"

@@ -49,7 +49,7 @@ class StateDictTypeContext(Rule):
     | `SHARDED_STATE_DICT` | none: the tensors are DTensors |
 
     A function or method that only returns the context of one type, or enters it around its `yield`, is rewritten in the
-    same way, with the code that enters it. The function is removed; one that other files import is left without the
+    same way, with the code that enters it. The function is removed. If other files import it, it is kept without the
     context.
 
     A block is `manual` if it passes the model to code this tool cannot see, if its type is only known at run time, or
@@ -102,7 +102,7 @@ def save(model, path):
             yield Diagnosis(
                 node,
                 Level.MANUAL,
-                "state_dict_type is not entered where it is called, so its effect is in code this tool cannot see",
+                "state_dict_type is called here but entered elsewhere, in code this tool cannot see",
                 "call get_model_state_dict(model, options=StateDictOptions(...)) instead",
                 claims=(node.func,),
             )

@@ -26,7 +26,7 @@ class Kind(enum.Enum):
     CONTAINER = "a list, tuple, dictionary, or the values of a generator"
     GROUP = "a process group"
     LOADED = "the result of torch.load, or an entry of it"
-    CONSTANT = "a text or a number"
+    CONSTANT = "a string or a number"
     NONE = "None"
     NAME = "a name that a module gives to one of its parameters or modules"
     TEXT = "a string that is partly known only at run time"

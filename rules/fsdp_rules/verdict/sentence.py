@@ -4,5 +4,9 @@ from __future__ import annotations
 
 
 def sentence(change: str, *notes: str) -> str:
-    """What happens, then each note: an assumption begins with "assumes", anything else is joined by "and"."""
-    return ", ".join([change, *(note if note.startswith("assumes ") else f"and {note}" for note in notes if note)])
+    """What happens, then each note: ``assumes ...`` becomes "assuming ...", anything else is joined by "and"."""
+    return ", ".join([change, *(_joined(note) for note in notes if note)])
+
+
+def _joined(note: str) -> str:
+    return f"assuming {note.removeprefix('assumes ')}" if note.startswith("assumes ") else f"and {note}"

@@ -20,4 +20,4 @@ HOSTED = (
     "Start the run with the old and the new configuration and compare the losses of the first steps, and list the "
     "sharded modules once: a key that a framework does not read raises no error."
 )
-UNCHECKED = "Read each of these places: no rule knows them, so nothing was checked for you."
+UNCHECKED = "Read each of these places: no rule covers them, so nothing was checked for you."

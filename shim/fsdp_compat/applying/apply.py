@@ -96,7 +96,7 @@ def _devices_and_meshes(plan: Plan) -> tuple[torch.device, list[DeviceMesh]]:
             unit_device = compute_device(unit.module, unit.options, ignored)
             if unit_device != device:
                 raise ValueError(
-                    f"all units must be on one device, but {unit.fqn} asks for {unit_device}, the root for {device}"
+                    f"all units must be on one device, but {unit.fqn} uses {unit_device} and the root uses {device}"
                 )
     builder = MeshBuilder(device.type)
     meshes = [builder.build(unit.options) for unit in plan.units]

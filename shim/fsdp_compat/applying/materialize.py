@@ -45,8 +45,8 @@ def _reset(module: nn.Module, device: torch.device) -> None:
     reset = getattr(module, "reset_parameters", None)
     if not callable(reset):
         raise TypeError(
-            f"{type(module).__name__} holds meta tensors but has no reset_parameters(): define it, or pass "
-            "param_init_fn to say how it is initialised"
+            f"{type(module).__name__} has meta tensors but no reset_parameters(): define it, or pass param_init_fn "
+            f"to initialise it"
         )
     with torch.no_grad():
         module.to_empty(device=device, recurse=False)

@@ -38,8 +38,8 @@ class _Face(type):
         if any(isinstance(base, _Face) for base in bases):
             raise TypeError(
                 f"{name} cannot inherit from fsdp_compat's FullyShardedDataParallel, which shards a module in place "
-                "instead of wrapping it. Make it a function that calls FullyShardedDataParallel(...), and put its "
-                "methods into the module's own class."
+                "instead of wrapping it. Replace it by a function that calls FullyShardedDataParallel(...), and move "
+                "its methods to the module's own class."
             )
         return super().__new__(mcs, name, bases, namespace)
 
@@ -155,7 +155,7 @@ class _Methods(_Statics, FSDPModule):
         if full_params.is_summoned(self):
             raise ValueError(
                 f"apply() of a {type(self).__name__} is expected to be in states [IDLE], but was called inside "
-                "summon_full_params(). Inside, change the parameters directly; apply() summons them itself."
+                f"summon_full_params(). There, change the parameters directly, because apply() gathers them itself."
             )
         with full_params.summon_full_params(self, recurse=False):
             return super().apply(fn)  # type: ignore[misc]

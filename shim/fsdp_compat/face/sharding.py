@@ -78,7 +78,7 @@ def shard(
         reshard_after_forward=reshard_after_forward,
     )
     if isinstance(module, FSDPModule) and auto_wrap_policy is None:
-        logger.info("%s is sharded already and is not changed", type(module).__name__)
+        logger.info("%s is already sharded and is not changed", type(module).__name__)
         return module
     made = make_plan(module, options, auto_wrap_policy, ignored_modules, ignored_states)
     options.log_no_ops()

@@ -55,7 +55,7 @@ def held_parameters(model: nn.Module, optim: Optimizer | None, optim_input: Opti
     if optim_input is not None:
         warnings.warn(
             "The `optim_input` argument is deprecated. You may remove it from your code without changing its "
-            "functionality: pass the optimizer as optim= where there is no other argument for it.",
+            "functionality: pass the optimizer as optim= if the function has no other argument for it.",
             FutureWarning,
             stacklevel=4,
         )
@@ -87,7 +87,7 @@ def _groups_of(optim_input: OptimInput) -> list[Sequence[torch.Tensor]]:
     if isinstance(optim_input, torch.Tensor | dict):
         raise TypeError(
             "Optimizer input should be an iterable of Tensors or dicts, but got "
-            f"{type(optim_input).__name__}: put it into a list"
+            f"{type(optim_input).__name__}: pass it in a list"
         )
     given: list[Any] = list(optim_input)
     if not given:

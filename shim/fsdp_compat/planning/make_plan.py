@@ -75,8 +75,8 @@ def make_plan(
     own = [ownership.fqns[parameter_at(place)] for place in ownership.places[module]]
     if is_container_class(module) and own:
         raise ValueError(
-            f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters ({shortened(own)}). Shard "
-            "each of its elements, or the module that holds it."
+            f"{type(module).__name__} has no forward, so FSDP2 cannot gather its parameters ({shortened(own)}). "
+            f"Shard each of its elements, or the module that contains it."
         )
     if is_container_class(module):
         warn_caller(
@@ -89,7 +89,7 @@ def make_plan(
     ]
     nested = [name for name, part in module.named_modules() if isinstance(part, FSDPModule)]
     if nested:
-        notes.append(f"already sharded, not changed: {', '.join(nested)}")
+        notes.append(f"already sharded, so not changed: {', '.join(nested)}")
     # Whose forward runs first is the root of that forward: below a container that is each of the outermost units.
     outermost = set(_outermost(module, arguments)) if is_container_class(module) else set()
     order = [

@@ -103,13 +103,13 @@ def ranks_per_node(options: Options, device_type: str, world: int) -> int:
         return devices
     if local and world % local == 0:
         log_once(
-            f"{options.strategy} shards over the LOCAL_WORLD_SIZE={local} ranks of a node, since its {devices} "
-            f"devices do not divide the {world} ranks"
+            f"{options.strategy} shards over the LOCAL_WORLD_SIZE={local} ranks of a node, because its {devices} "
+            f"devices do not evenly divide the {world} ranks"
         )
         return local
     raise ValueError(
-        f"{options.strategy} shards over the {devices} devices of a node, which do not divide the {world} "
-        "ranks. Pass a 2D device_mesh (replicate, shard)."
+        f"{options.strategy} shards over the {devices} devices of a node, which do not evenly divide the {world} "
+        f"ranks. Pass a 2D device_mesh (replicate, shard)."
     )
 
 

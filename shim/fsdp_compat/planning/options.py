@@ -79,8 +79,8 @@ class Options:
         self._check_reshard_after_forward()
         if self.param_init_fn is not None and not callable(self.param_init_fn):
             raise ValueError(
-                f"Expected param_init_fn={self.param_init_fn!r} to be callable: a function of one module that gives "
-                "that module's own tensors storage and values"
+                f"Expected param_init_fn={self.param_init_fn!r} to be callable: a function of one module that "
+                f"allocates and initialises that module's own tensors"
             )
         if self.process_group is not None and self.device_mesh is not None:
             raise ValueError(
@@ -91,8 +91,8 @@ class Options:
             if self.process_group is None and self.device_mesh is None and not is_auto_wrapped:
                 raise ValueError(
                     f"Manual wrapping with {self.sharding_strategy} requires explicit specification of process group "
-                    "or device_mesh. Pass process_group=(shard, replicate) or a 2D device_mesh, the same one to every "
-                    "call, or wrap with an auto_wrap_policy."
+                    "or device_mesh. Pass process_group=(shard, replicate) or a 2D device_mesh, the same one in "
+                    "every call, or wrap with an auto_wrap_policy."
                 )
             if self.device_mesh is not None and self.device_mesh.ndim != 2:
                 raise ValueError(
@@ -122,8 +122,8 @@ class Options:
             raise ValueError(f"reshard_after_forward takes a number of ranks of at least 2, not {degree}")
         if self.strategy not in FREES_AFTER_FORWARD:
             raise ValueError(
-                f"reshard_after_forward={degree} contradicts {self.strategy}, which keeps the parameters whole after "
-                "the forward. Use FULL_SHARD or HYBRID_SHARD with it."
+                f"reshard_after_forward={degree} contradicts {self.strategy}, which keeps the parameters gathered "
+                f"after the forward. Use FULL_SHARD or HYBRID_SHARD with it."
             )
 
     def log_no_ops(self) -> None:

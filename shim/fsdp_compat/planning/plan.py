@@ -104,7 +104,7 @@ def _table(plan: Plan) -> str:
         if shards is None:
             lines.append("per rank: not known without the number of ranks; pass world_size=N to plan()")
         else:
-            lines.append(f"per rank: cut into {shards.count}, from {shards.source}")
+            lines.append(f"per rank: split into {shards.count}, from {shards.source}")
     return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
 
 

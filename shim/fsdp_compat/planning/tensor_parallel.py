@@ -91,8 +91,9 @@ def _check_on_old_torch(param: DTensor, fqn: str, options: Options) -> None:
     parts = shards * math.prod(param.device_mesh.size(dim) for dim in over_first)
     if param.shape[0] % parts != 0:
         raise NotImplementedError(
-            f"{fqn} has {param.shape[0]} rows, which {parts} ranks (tensor-parallel times data-parallel) cannot share "
-            f"evenly, and torch {TORCH} refuses or misplaces uneven parts. Pad it to a multiple of {parts}, or use "
+            f"{fqn} has {param.shape[0]} rows, not a multiple of the {parts} ranks (tensor-parallel times "
+            f"data-parallel), and torch {TORCH} refuses or misplaces uneven parts. Pad it to a multiple of {parts}, "
+            f"or use "
             f"torch 2.10 or newer."
         )
 

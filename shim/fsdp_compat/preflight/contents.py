@@ -144,7 +144,7 @@ def quantised(facts: Facts) -> Iterator[Suspicion]:
     for name, param in facts.parameters.items():
         kind = type(param).__name__
         if kind in ("Params4bit", "Int8Params") or (isinstance(param, DTensor) and not param.dtype.is_floating_point):
-            message = f"holds {str(param.dtype).removeprefix('torch.')}: its scales do not move with the shards"
+            message = f"contains {str(param.dtype).removeprefix('torch.')}: its scales do not move with the shards"
             cure = "Store it in a floating-point dtype (bnb_4bit_quant_storage), or leave it out of the units."
             yield Suspicion("quantised", "manual", name, message, cure)
             break

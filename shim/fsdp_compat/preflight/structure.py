@@ -51,8 +51,8 @@ def mesh_of_one(facts: Facts) -> Iterator[Suspicion]:
     """The shard dimension of a mesh has one rank, so that nothing is sharded."""
     for unit in facts.units:
         if unit.shards == 1 and facts.world > 1 and unit.kind == "FSDP2":
-            message = f"is cut into 1 shard on {facts.world} ranks: every rank holds all of it"
-            cure = "Give fully_shard a mesh whose last dimension has more than one rank, or (replicate, shard)."
+            message = f"is split into 1 shard on {facts.world} ranks: every rank has all of it"
+            cure = "Pass fully_shard a mesh whose last dimension has more than one rank, or (replicate, shard)."
             yield Suspicion("mesh-of-one", "review", unit.name or "(root)", message, cure)
             return
 
@@ -112,7 +112,7 @@ def checkpoint_inside_out(facts: Facts) -> Iterator[Suspicion]:
     for name, module in facts.model.named_modules():
         inner = getattr(module, "_checkpoint_wrapped_module", None)
         if inner is not None and (isinstance(inner, FSDPModule) or hasattr(inner, "_fsdp_wrapped_module")):
-            message = "is checkpointed around the unit, so recomputation gathers and reshards it"
+            message = "is inside an activation checkpoint, so recomputation gathers and reshards it"
             cure = "Apply activation checkpointing first, and shard the checkpointed module."
             yield Suspicion("checkpoint-inside-out", "review", clean_name(f"{name}.").rstrip("."), message, cure)
             return
@@ -136,7 +136,7 @@ def root_resharded(facts: Facts) -> Iterator[Suspicion]:
     told = root is not None and root.kind == "FSDP2" and has_run(facts.model)
     if told and root is not None and root.reshard and root.shards > 1 and root.numel and len(facts.units) > 1:
         message = "is resharded after its forward, and immediately gathered again for the backward"
-        cure = "Leave reshard_after_forward of the model itself to fully_shard, or pass False."
+        cure = "Do not pass reshard_after_forward for the model itself, or pass False."
         yield Suspicion("root-resharded", "review", "(root)", message, cure)
 
 
@@ -201,7 +201,7 @@ def mesh_per_unit(facts: Facts) -> Iterator[Suspicion]:
     meshes = {id(info.mesh) for _, info in found}
     if len(meshes) > 1:
         ranks = found[0][1].shard_mesh_size
-        message = f"{len(meshes)} units reshard to {ranks} ranks, and each has made process groups for it"
+        message = f"{len(meshes)} units reshard to {ranks} ranks, and each created its own process groups"
         cure = "Pass True or False as reshard_after_forward: with NCCL, each group takes additional memory."
         yield Suspicion("mesh-per-unit", "review", found[0][0].name or "(root)", message, cure)
 

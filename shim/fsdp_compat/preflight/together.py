@@ -56,7 +56,10 @@ def apart(facts: Facts) -> Iterator[Suspicion]:
             return
         if any(len(found) > 1 for found in by_bits.values()):
             message = "has equal elements on different ranks: each rank drew the same random numbers for its shard"
-            cure = "Initialise before fully_shard, or on the device, where DTensor has a generator for each shard."
+            cure = (
+                "Initialise before fully_shard, or on the device, where DTensor uses a separate generator for "
+                "each shard."
+            )
             yield Suspicion("same-shards", "manual", name, message, cure)
             return
 
@@ -81,7 +84,7 @@ def same_data(facts: Facts) -> Iterator[Suspicion]:
     everyone = gathered([digest.hexdigest() for digest in digests])
     if all(other == everyone[0] for other in everyone):
         message = f"all {facts.world} ranks got the same sample"
-        yield Suspicion("same-data", "review", "sample", message, "Choose the data of a rank by its rank in the mesh.")
+        yield Suspicion("same-data", "review", "sample", message, "Select a rank's data by its rank in the mesh.")
 
 
 def save_and_load(facts: Facts) -> Iterator[Suspicion]:

@@ -46,7 +46,7 @@ def _compare(gathered: list[_Summary]) -> None:
                 if state.get(key) != other[name].get(key):
                     raise RuntimeError(
                         f"the optimizer state {key} of {name} is {state.get(key)} on rank 0 and {other[name].get(key)} "
-                        f"on rank {rank} of the group, so there is no common state. Save it sharded: "
+                        f"on rank {rank} of the group, so the ranks have no common state. Save it sharded: "
                         "StateDictType.SHARDED_STATE_DICT."
                     )
 

@@ -121,7 +121,7 @@ def optim_state_dict_to_load(
         optim_state_dict, fetch = sent.skeleton, sent.tensor
     if "state" not in optim_state_dict:
         raise ValueError(
-            "optim_state_dict holds no 'state' on this rank. Load it on every rank, or set "
+            "optim_state_dict has no 'state' on this rank. Load it on every rank, or set "
             "FullOptimStateDictConfig(rank0_only=True), which makes rank 0 send it to the others."
         )
     params = {name: param for param, name in held.names.items()}
@@ -132,7 +132,7 @@ def optim_state_dict_to_load(
     if strangers and any(isinstance(key, int) for key in saved):
         raise NotImplementedError(KEYED_BY_NUMBER)
     if strangers:
-        raise ValueError(f"optim_state_dict has state for {shortened(strangers)}, which the optimizer does not hold")
+        raise ValueError(f"optim_state_dict has state for {shortened(strangers)}, which the optimizer does not have")
     _check_units_whole(model, held, saved)
     keys: Mapping[str, Any] = held.raw_names if is_named_optimizer else held.numbers()
     sharing = Sharing(model, is_sent=rank0_only)

@@ -84,6 +84,6 @@ class _Watcher:
                 raise RuntimeError(
                     "Forward order differs across ranks: rank 0 is all-gathering parameters for "
                     f"{self._names[others[0]]} while rank {rank} is all-gathering parameters for "
-                    f"{self._names[other]}. Run every unit on every rank, with its output multiplied by 0 "
-                    "where it is not wanted, or put modules that only some ranks run into a unit that all ranks run."
+                    f"{self._names[other]}. Run every unit on every rank, with its output multiplied by 0 where you "
+                    f"do not need it, or put modules that only some ranks run into a unit that all ranks run."
                 )

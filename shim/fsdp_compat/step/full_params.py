@@ -90,8 +90,8 @@ def _check_idle(unit: nn.Module) -> None:
     else:
         return
     raise AssertionError(
-        f"Cannot manually unshard parameters {state}: summon_full_params was called for a {type(unit).__name__} that "
-        "is in the middle of it. Call it before or after."
+        f"Cannot manually unshard parameters {state}: summon_full_params was called for a {type(unit).__name__} in "
+        f"this state. Call it before or after."
     )
 
 

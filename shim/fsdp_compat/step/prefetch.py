@@ -29,7 +29,7 @@ def prefetch_after_first_forward(root: nn.Module) -> None:
     if not _asks(root):
         if any(map(_asks, root.modules())):
             log_once(
-                "forward_prefetch=True on inner units has no effect, as in FSDP1: the enclosing unit does not have it"
+                "forward_prefetch=True on inner units has no effect, as in FSDP1: the enclosing unit does not set it"
             )
         return
     order: list[nn.Module] = []

@@ -15,7 +15,7 @@ FLOOR = Version("2.6")
 WORKS_ON_CPU = Version("2.8") <= TORCH
 
 # Since 2.7 the all-gather in the backward no longer counts as an in-place change of tensors that autograd saved in the
-# forward. Before that it does on the CPU, and the backward fails. The shim restores the version counter.
+# forward. Before that, it counts as one on the CPU, and the backward fails. The shim restores the version counter.
 GATHER_KEEPS_VERSIONS = Version("2.7") <= TORCH
 
 # fully_shard(ignored_params=) appeared in 2.7. Without it the shim unregisters ignored parameters, and tied parameters
@@ -31,7 +31,7 @@ HAS_AUTO_RESHARD = Version("2.8") <= TORCH
 HAS_FORCED_SUM = Version("2.8") <= TORCH
 
 # Gloo's reduce-scatter supports ReduceOp.AVG since 2.10 at the latest. In 2.8 it silently returns the sum, and before
-# 2.8 its all-reduce raises an error for ReduceOp.AVG too. Between 2.8 and 2.10 the shim tests it once.
+# 2.8 its all-reduce raises an error for ReduceOp.AVG too. Between 2.8 and 2.10, the shim tests once whether it works.
 GLOO_AVERAGES = Version("2.10") <= TORCH
 
 # FSDPModule.set_custom_reduce_scatter appeared in 2.9. Without it FSDP2 calls no custom code to reduce gradients.
@@ -45,7 +45,7 @@ HAS_GRAD_DTYPE = Version("2.10") <= TORCH
 # shim raises an error.
 HAS_UNEVEN_STRIDES = Version("2.10") <= TORCH
 
-# torch.compile can trace the test of whether a module is an FSDP2 unit since 2.10 at the latest. In 2.6 and 2.8 it
+# Since 2.10 at the latest, torch.compile can trace the check for whether a module is an FSDP2 unit. In 2.6 and 2.8 it
 # fails there. The shim runs the test outside the compiled code, which causes a graph break.
 TRACES_UNITS = Version("2.10") <= TORCH
 

@@ -84,8 +84,8 @@ def _other_dtype(patch: pytest.MonkeyPatch) -> None:
 
 
 DEFECTS: dict[str, tuple[Patch, str]] = {
-    "a dropped key": (_without_last, "epoch exists 0 times in one and 1 time in the other"),
-    "a key too many": (_with_one_more, "model.u exists 1 time in one and 0 times in the other"),
+    "a dropped key": (_without_last, "epoch exists 0 times in one and 1 time in the other file"),
+    "a key too many": (_with_one_more, "model.u exists 1 time in one and 0 times in the other file"),
     "another value": (_other_value, "epoch is 4 in one and 3 in the other"),
     "another dtype": (_other_dtype, "is int32 (2, 3) in one and float32 (2, 3) in the other"),
     "a wrong stride": (_moved(lambda where, shape: replace(where, strides=where.strides[::-1])), "the elements of"),

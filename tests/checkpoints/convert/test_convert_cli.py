@@ -84,7 +84,7 @@ def test_errors_are_a_line_on_standard_error(tmp_path: Path, capsys: pytest.Capt
     assert _convert(tmp_path, tmp_path.parent / "new", "--to", "full") == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"Error: {tmp_path}: no checkpoint found in it\n"
+    assert err == f"Error: {tmp_path}: contains no checkpoint\n"
 
 
 @pytest.mark.parametrize("size", ["5", "5XB", "GB", "-1GB", "1.5GB", "0MB", ""])

@@ -49,7 +49,7 @@ def test_wrappers_leave_no_trace(tmp_path: Path) -> None:
         ([["a"], "b"], "not a list of lists"),
         ([["a", 1]], "1 is not a parameter name"),
         ([[""]], '"" is not a parameter name'),
-        ([["a"], ["_orig_mod.a"]], "a is in it 2 times"),
+        ([["a"], ["_orig_mod.a"]], "a occurs 2 times"),
     ],
 )
 def test_what_is_no_list_of_names_for_each_group_is_refused(told: object, why: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_several_checkpoints(tmp_path: Path) -> None:
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    assert _refused(tmp_path / "in", tmp_path / "new") == f"{tmp_path / 'in'}: no checkpoint found in it"
+    assert _refused(tmp_path / "in", tmp_path / "new") == f"{tmp_path / 'in'}: contains no checkpoint"
 
 
 def test_no_source(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_old_format(tmp_path: Path) -> None:
 def test_objects_are_refused_and_can_be_left_out(to: Target, tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", {"model": {"w": W}, "args": argparse.Namespace(lr=1), "step": 3})
     said = _refused(source, tmp_path / "new", to)
-    assert said == f"{source}: args is argparse.Namespace, which can only be made by running code: --leave-out args"
+    assert said == f"{source}: args is argparse.Namespace, which only running code can create: --leave-out args"
     done = converted(source, tmp_path / "new", to, leave_out=("args",))
     assert done.notes == ("left out args (1 entry), as requested",)
     assert repr(_read(tmp_path / "new", to)) == repr({"model": {"w": W}, "step": 3})
@@ -249,9 +249,9 @@ def test_all_that_is_in_the_way_is_named_at_once(to: Target, tmp_path: Path) -> 
     said = _refused(source, tmp_path / "new", to)
     assert said.splitlines() == [
         f"{source}: 3 keys cannot be converted:",
-        "  args.one is argparse.Namespace, which can only be made by running code",
-        "  args.it's is argparse.Namespace, which can only be made by running code",
-        "  held cannot be carried over: it has attributes (scale), which no other format keeps",
+        "  args.one is argparse.Namespace, which only running code can create",
+        "  args.it's is argparse.Namespace, which only running code can create",
+        "  held cannot be converted: it has attributes (scale), which no other format can store",
         """--leave-out args.one --leave-out 'args.it'"'"'s' --leave-out held""",
     ]
     left_out = shlex.split(said.splitlines()[-1])[1::2]
@@ -318,7 +318,7 @@ def test_safetensors_keep_one_model(tmp_path: Path) -> None:
     source = _saved(tmp_path / "in.pt", {"g": {"w": W, "v": W}, "d": {"w": W}, "ids": torch.arange(3)})
     said = _refused(source, tmp_path / "new", Target.SAFETENSORS)
     assert said == (
-        "d.w looks like a second model besides the one under g, and safetensors can store only one: --leave-out d, "
+        "d.w looks like a second model next to the one under g, and safetensors can store only one: --leave-out d, "
         "or --leave-out g"
     )
     done = converted(source, tmp_path / "new", Target.SAFETENSORS, leave_out=("g",))

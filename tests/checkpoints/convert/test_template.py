@@ -121,7 +121,7 @@ def test_elements_in_another_order_are_told(tmp_path: Path) -> None:
     [
         ("{", "not valid JSON"),
         ("{}", "no names"),
-        ('{"a": [1], "a": [2]}', "a is in it twice"),
+        ('{"a": [1], "a": [2]}', "a occurs twice in the template"),
         ({"a": [1.5]}, "a has \\[1.5\\], which is not a shape"),
         ({"a": [-1]}, "which is not a shape"),
         ({"a": [True]}, "which is not a shape"),
@@ -130,9 +130,9 @@ def test_elements_in_another_order_are_told(tmp_path: Path) -> None:
         ({"a": {"b": [1]}}, "which is not a shape"),
         ({"b": "a", "a": [1]}, "the shape of b is a"),
         ({"a": [1], "b": "a", "c": "b"}, "the shape of c is b"),
-        ({"a": [1], "_orig_mod.a": [1]}, "two names in it are a"),
-        ({"weight_map": {"a": "b"}}, "neither a file of torch.save nor of safetensors"),
-        ("[1]", "neither a file"),
+        ({"a": [1], "_orig_mod.a": [1]}, "two names in the template become a"),
+        ({"weight_map": {"a": "b"}}, "neither a torch.save file nor a safetensors file"),
+        ("[1]", "neither a torch"),
         ("{" + '"a": {' * 20000, "not valid JSON"),
     ],
 )
@@ -168,10 +168,10 @@ def _flat(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "why"),
     [
-        (_broken, "cannot be read|not complete"),
+        (_broken, "cannot be read|is incomplete"),
         (_of_numbers, "no model tensors"),
         (_on_meta, "no model tensors"),
-        (_flat, "flat parameters itself"),
+        (_flat, "itself has flat parameters"),
     ],
 )
 def test_files_that_are_no_template(write: Any, why: str, tmp_path: Path) -> None:

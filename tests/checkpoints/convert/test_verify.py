@@ -50,7 +50,7 @@ def test_what_changes_after_it_was_written(
     monkeypatch.setattr(run, "_write", spoiled)
     (tmp_path / "in").mkdir()
     torch.save({"w": WEIGHT}, tmp_path / "in" / "a.pt")
-    with pytest.raises(CannotConvert, match="what was written differs from what was read, and was removed"):
+    with pytest.raises(CannotConvert, match="the written checkpoint differs from the source, and was removed"):
         converted(tmp_path / "in" / "a.pt", tmp_path / "new", to)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 

@@ -16,11 +16,11 @@ pytest.importorskip("accelerate", reason="make frameworks installs accelerate")
 pytestmark = pytest.mark.filterwarnings("default")
 #: What no target has a place for: numpy's random states, settings, schedulers and optimizers that are keyed by number.
 REFUSED = (
-    "which can only be made by running code: --leave-out",
-    "and holds no tensors to convert",
+    "which only running code can create: --leave-out",
+    "and contains no tensors to convert",
     "no tensor is left to write",
     "it contains no model, and safetensors have no optimizer",
-    "looks like a second model besides the one under",
+    "looks like a second model next to the one under",
     "pass the groups (--groups FILE)",
 )
 

@@ -159,7 +159,7 @@ def test_arguments_of_the_helper_are_said_to_be_passed_to_it() -> None:
     assert {rule: found.message for rule, found in said.items() if rule not in ("FSDP100", "FSDP101")} == {
         "FSDP102": "fsdp_compat.shard resolves the strategy at run time",
         "FSDP103": f"auto_wrap_policy {passed}",
-        "FSDP105": f'cpu_offload {passed}, assumes the process group has a CPU backend too ("cuda:nccl,cpu:gloo")',
+        "FSDP105": f'cpu_offload {passed}, assuming the process group has a CPU backend too ("cuda:nccl,cpu:gloo")',
         "FSDP106": f"device_id {passed}",
         "FSDP110": f"module {passed}",
         "FSDP113": f"forward_prefetch {passed}",

@@ -153,7 +153,12 @@ def test_the_calls_of_one_block_are_native_and_comments_are_kept() -> None:
         ),
         ("device_id=args.next()", "wrap(model)", {}, "args.next() is computed once and used by every call"),
         ("use_orig_params=True", "def late():\n            wrap(model)", {}, "a wrap() in this block runs when its"),
-        ("use_orig_params=True, **{}), args.other(", "wrap(model)", {}, "it is not the one context of a block"),
+        (
+            "use_orig_params=True, **{}), args.other(",
+            "wrap(model)",
+            {},
+            "its block has other contexts too, or it is not entered by a with statement",
+        ),
     ],
 )
 def test_blocks_that_keep_the_helper(bound: str, body: str, others: dict[str, str], reason: str) -> None:

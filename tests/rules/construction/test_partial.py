@@ -78,7 +78,7 @@ def build(model, args):
         (
             "device_id=0",
             "make = make or FSDP\n    return make(model)",
-            "not every call uses one name in this file",
+            "not every call in this file uses the same name",
         ),
         ("device_id=0", "return make(model, **args)", "the call on line 7 passes more than the module by position"),
         ("process_group=args.new()", "return make(model)", "args.new() is computed once and used by every call"),
@@ -86,12 +86,12 @@ def build(model, args):
         (
             "device_mesh=args.mesh",
             "return [make(part) for part in args(make(model, sharding_strategy=args.strategy))]",
-            "several statements are needed where only an expression is possible",
+            "several statements are needed, but only an expression is possible here",
         ),
         (
             "device_id=args.rank",
             "def wrap(args):\n        return make(args)\n    return wrap(model)",
-            "the call on line 8 has other values under the same names",
+            "the call on line 8 has different values for the same arguments",
         ),
         ("device_id=0", "return make(model)  # fsdp-migrate: ignore", "the call on line 7 is unchanged"),
     ],
@@ -129,7 +129,7 @@ def test_another_file_that_imports_the_partial_keeps_it() -> None:
         model = make(model)
         """
     (found,) = [one for one in findings(source, other="# FSDP\nfrom example import make\n") if one.rule == "FSDP115"]
-    assert found.message.endswith("not every call uses one name in this file")
+    assert found.message.endswith("not every call in this file uses the same name")
 
 
 @pytest.mark.parametrize(

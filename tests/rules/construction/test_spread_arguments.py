@@ -57,7 +57,7 @@ def said(source: str) -> str:
 
 @pytest.mark.parametrize("source", EMPTY.values(), ids=EMPTY)
 def test_a_dictionary_that_no_caller_puts_anything_in(source: str) -> None:
-    assert said(source) == "sharded in place by fully_shard, assumes no other code gives **kwargs an argument"
+    assert said(source) == "sharded in place by fully_shard, assuming no other code gives **kwargs an argument"
 
 
 @pytest.mark.parametrize("source", GIVEN.values(), ids=GIVEN)

@@ -65,7 +65,7 @@ def test_methods_wrapped_elsewhere(name: str) -> None:
     source = HEAD + f"return model.{name}(x)\n"
     assert levels(source, w=WRAP) == ["review"]
     (message,) = (found.message for found in findings(source, w=WRAP) if found.rule == "FSDP210")
-    assert "units before the first call, save or load (FSDP1: with a cast)" in message
+    assert "units before the first call, save or load (FSDP1 casts there)" in message
     check_rewrites(source, source, w=WRAP)
 
 

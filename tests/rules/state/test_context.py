@@ -293,7 +293,7 @@ def state(model, CPU):
         return model.state_dict()
 """
     message = next(found.message for found in findings(source(body)) if found.rule == "FSDP309")
-    assert 'the state is kept on its device where getattr(policy, "rank0_only", False) is false' in message
+    assert 'the state is kept on its device if getattr(policy, "rank0_only", False) is false' in message
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def save(net):
     assert levels("from contexts import full\n" + user, "FSDP309", contexts=source(manager)) == ["safe"]
     unseen = findings(source("from contexts import full\n" + user))
     assert [found.message for found in unseen if found.level.value == "review" and found.rule == "FSDP309"] == [
-        "get_model_state_dict returns the state, assumes full sets no state dict type"
+        "get_model_state_dict returns the state, assuming full sets no state dict type"
     ]
     assert levels(user.replace("full(model)", "torch.no_grad()"), "FSDP309") == ["safe"]
 

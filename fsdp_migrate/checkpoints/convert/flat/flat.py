@@ -123,7 +123,7 @@ class _Model:
         if known is None:
             raise CannotConvert(
                 f"{self._path}: {names[0]} has {count} elements in {unit.name}, but its shape is not in "
-                f"{self._where}; pass a template that has it. {ADVICE}"
+                f"{self._where}; pass a template that contains it. {ADVICE}"
             )
         for name in names:
             if math.prod(self._shapes.setdefault(name, known)) != count:
@@ -187,7 +187,7 @@ class _Model:
             if self._may_be_in(unit, name, are_slices=True):
                 raise CannotConvert(
                     f"{self._path}: {name} is not in {template.where}. It may be a buffer, or one rank's "
-                    f"slice of a parameter with another name: pass a template that has it. {ADVICE}"
+                    f"slice of a parameter with another name: pass a template that contains it. {ADVICE}"
                 )
 
     def _check_rest(self) -> None:
@@ -195,8 +195,8 @@ class _Model:
             shape = self._shapes.get(name)
             if name not in self._placed and shape is not None and shape != entry.shape:
                 raise CannotConvert(
-                    f"{self._path}: {name} has the shape {entry.shape} here and {shape} in {self._where}, and "
-                    "is not in a flat parameter: it is a slice at an unknown offset, or belongs to another model"
+                    f"{self._path}: {name} has the shape {entry.shape} here, {shape} in {self._where}, and no flat "
+                    f"parameter contains it: it is a slice at an unknown offset, or belongs to another model"
                 )
         if self._template is not None:
             self._notes += contiguous(self._template, self._placed)

@@ -109,8 +109,8 @@ def template_of_optimizer(checkpoint: Checkpoint) -> Template | None:
                 continue
             if shapes.setdefault(name, entry.shape) != entry.shape:
                 raise CannotConvert(
-                    f"{checkpoint.path}: {spelled(key)} has the shape {entry.shape}, but other states of it "
-                    f"have {shapes[name]}, so the shape of {name} is unknown; pass a template. {ADVICE}"
+                    f"{checkpoint.path}: {spelled(key)} has the shape {entry.shape}, but other states of the same "
+                    f"parameter have {shapes[name]}, so the shape of {name} is unknown; pass a template. {ADVICE}"
                 )
     where = f"the optimizer in {checkpoint.path}"
     return _without_ddp(Template(shapes, False, where, parameters_only=True)) if shapes else None
@@ -140,7 +140,7 @@ def _json(path: Path) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
         if twice:
-            raise CannotConvert(f"{path}: {twice[0]} is in it twice; {ADVICE}")
+            raise CannotConvert(f"{path}: {twice[0]} occurs twice in the template; {ADVICE}")
         return dict(pairs)
 
     try:
@@ -170,10 +170,10 @@ def _of_json(told: dict[str, Any], where: str) -> Template:
         else:
             raise CannotConvert(f"{where}: {name} has {json.dumps(shape)[:80]}, which is not a shape; {ADVICE}")
         if new in shapes:
-            raise CannotConvert(f"{where}: two names in it are {new} without wrapper prefixes; {ADVICE}")
+            raise CannotConvert(f"{where}: without wrapper prefixes, two names in the template become {new}; {ADVICE}")
         shapes[new] = made
     if not shapes:
-        raise CannotConvert(f"{where}: it has no names; {ADVICE}")
+        raise CannotConvert(f"{where}: the template has no names; {ADVICE}")
     buffers = frozenset(clean(name) for name, shape in told.items() if shape is None)
     return _without_ddp(Template(shapes, True, where, ties, parameters_only=True, buffers=buffers))
 
@@ -184,21 +184,21 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Template:
         path, run = checkpoint.dangers[0]
         raise CannotConvert(f"{path}: loading it would run {run[0]}; do not use it, even as a template. {ADVICE}")
     if checkpoint.problems:
-        raise CannotConvert(f"{where}: it is not complete ({checkpoint.problems[0]}); {ADVICE}")
+        raise CannotConvert(f"{where}: the template is incomplete ({checkpoint.problems[0]}); {ADVICE}")
     if traits.flat_parameters(checkpoint.entries):
-        raise CannotConvert(f"{where}: it has flat parameters itself, without names and shapes; {ADVICE}")
+        raise CannotConvert(f"{where}: the template itself has flat parameters, without names and shapes; {ADVICE}")
     root = root_of_model(checkpoint.entries)
     if root is None:
         of_optimizer = template_of_optimizer(checkpoint)
         if of_optimizer is None:
-            raise CannotConvert(f"{where}: it has no model tensors; {ADVICE}")
+            raise CannotConvert(f"{where}: the template has no model tensors; {ADVICE}")
         return of_optimizer
     shapes: dict[str, tuple[int, ...]] = {}
     names: dict[Key, str] = {}
     for key, entry in _parameters(checkpoint.entries, root):
         name = clean(str(key[-1]))
         if name in shapes:
-            raise CannotConvert(f"{where}: two names in it are {name} without wrapper prefixes; {ADVICE}")
+            raise CannotConvert(f"{where}: without wrapper prefixes, two names in the template become {name}; {ADVICE}")
         shapes[name], names[key] = entry.shape, name
     tied = [[names[key] for key in keys if key in names] for keys in checkpoint.ties]
     held = {key: entry for key, entry in tensors(checkpoint.entries) if key in names}

@@ -49,5 +49,7 @@ def without_wrappers(groups: list[list[str]], where: str) -> list[list[str]]:
     ddp = DDP if all(name.startswith(DDP) for name in names) else ""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise CannotConvert(f"{where}: {twice[0]} is in it {names.count(twice[0])} times, but an optimizer has it once")
+        raise CannotConvert(
+            f"{where}: {twice[0]} occurs {names.count(twice[0])} times, but an optimizer has each parameter once"
+        )
     return [[name.removeprefix(ddp) for name in group] for group in cleaned]

@@ -39,7 +39,7 @@ def keyed_by_name(
     if len(found) > 1:
         names = ", ".join(spelled(one.prefix) or "the whole file" for one in found)
         raise CannotConvert(
-            f"{checkpoint.path}: several optimizers are keyed by number, but --groups is for one: leave out "
+            f"{checkpoint.path}: several optimizers are keyed by number, but --groups describes only one: leave out "
             f"all but one of {names}"
         )
     return _Optimizer(checkpoint, found[0].prefix, groups, template).put_into(state)
@@ -214,20 +214,20 @@ class _Optimizer:
         if self._template is None:
             return
         if name not in self._template.shapes:
-            raise CannotConvert(f"{self._template.where}: {name} of the groups is not in it")
+            raise CannotConvert(f"{self._template.where}: it does not contain {name}, which the groups name")
         shape = self._template.shapes[name]
         for inner, entry in tensors(parts):
             if entry.shape and entry.shape != shape and (all_of_them or inner[-1] in LIKE_THE_PARAMETER):
                 raise CannotConvert(
                     f"{self._path}: {spelled(inner)} of {name} has the shape {entry.shape}, and {name} has {shape} in "
-                    f"{self._template.where}: the groups name another order or model, or it is one rank's slice"
+                    f"{self._template.where}: the groups belong to another order or model, or it is one rank's slice"
                 )
 
     def _of_ranks(self) -> Named:
         if not self._checkpoint.ranks:
             raise CannotConvert(
-                f"{self._path}: these are parts of flat parameters, of which a folder keeps only those of one "
-                "rank; the rest is lost"
+                f"{self._path}: these are parts of flat parameters; a folder keeps only one rank's parts, and the "
+                f"rest is lost"
             )
         if self._template is None:
             raise CannotConvert(f"{self._path}: the ranks' states are slices without shapes; pass a template. {ADVICE}")

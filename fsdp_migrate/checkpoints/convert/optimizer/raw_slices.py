@@ -124,8 +124,8 @@ class Ranks:
             if any(len(part.shape) != 1 for part in slices) or count != math.prod(shape):
                 raise CannotConvert(
                     f"{self.path}: {spelled(inner)} of {name} has {count} elements on all ranks together, and {name} "
-                    f"has {math.prod(shape)} in {self.template.where}: the groups name another order or model, or the "
-                    "files of some ranks are missing"
+                    f"has {math.prod(shape)} in {self.template.where}: the groups belong to another order or model, "
+                    f"or the files of some ranks are missing"
                 )
             found[self._key(name, inner)] = layout.taken(layout.end_to_end(slices), 0, shape, name)
         return found
@@ -176,7 +176,9 @@ class Ranks:
         size = shards[0].numel
         what = f"{self.path}: {spelled(inner)} of {flat}"
         if len(sizes) > 1 or len(shards[0].shape) != 1 or len(shards) != ranks:
-            raise CannotConvert(f"{what} is not of one size on all ranks: {sorted(sizes)} on {len(shards)} of {ranks}")
+            raise CannotConvert(
+                f"{what} has different sizes on different ranks: {sorted(sizes)} on {len(shards)} of {ranks}"
+            )
         if -(-total // ranks) != size:
             raise CannotConvert(
                 f"{what} has {size} elements on each of {ranks} ranks, and the {len(members)} parameters that "
@@ -188,8 +190,9 @@ class Ranks:
         fewer = total - min(vectors, default=total)
         if not self.template.parameters_only and -(-fewer // ranks) == size:
             raise CannotConvert(
-                f"{what} fits all that {self.template.where} has for it, and also fits without some, because the "
-                f"last rank's part is padded: they may be buffers, which it does not mark. {ADVICE}"
+                f"{what} fits all entries that {self.template.where} has for it, but also fits without some of them, "
+                f"because the last rank's part is padded. These may be buffers, which the template does not mark. "
+                f"{ADVICE}"
             )
 
     def _states_of(self, name: str, held: Sequence[Entries]) -> dict[Key, list[TensorEntry | ValueEntry]]:
@@ -213,7 +216,7 @@ class Ranks:
         shape = self.template.shapes.get(name)
         if shape is None:
             raise CannotConvert(
-                f"{self.template.where}: {name}, which has states in {self.path}, is not in it. {ADVICE}"
+                f"{self.template.where}: does not contain {name}, which has states in {self.path}. {ADVICE}"
             )
         return shape
 

@@ -85,7 +85,7 @@ class _Monitoring:
         api = self._api
         free = next((tool for tool in (4, 3, 5, 2, 1, 0) if api.get_tool(tool) is None), None)
         if free is None:
-            return "every tool of sys.monitoring is taken"
+            return "all tool ids of sys.monitoring are in use"
         self._tool = free
         api.use_tool_id(free, "fsdp-migrate")
         api.register_callback(free, api.events.PY_START, self._on_start)
@@ -134,7 +134,7 @@ class _Trace:
 
     def start(self) -> str:
         if sys.gettrace() is not None:
-            return "another tool traces this program (a debugger, or coverage)"
+            return "another tool (a debugger, or coverage) traces this program"
         self._is_on = True
         threading.settrace(self._on_call)
         frame: FrameType | None = sys._getframe(1)

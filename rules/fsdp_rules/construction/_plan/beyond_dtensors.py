@@ -16,7 +16,7 @@ BEYOND = {
         "use torch.optim.AdamW(..., fused=True), or foreach=True",
     ),
     re.compile(r"\b(Linear4bit|Params4bit|load_in_4bit|bnb_4bit_\w+)\b"): (
-        "assumes this model has no 4-bit bitsandbytes weights: fully_shard silently drops their quantization state",
+        "assumes this model has no 4-bit bitsandbytes weights: fully_shard silently loses their quantization state",
         "keep models with such weights on FSDP1",
     ),
 }

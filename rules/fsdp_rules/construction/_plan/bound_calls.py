@@ -15,7 +15,7 @@ from fsdp_rules.file.file import File
 
 #: A call of ``wrap`` in a file that was not parsed.
 WRAPS = re.compile(rb"(?<![\w.])wrap\(|\.wrap\(|import\s+wrap\b")
-UNSEEN = "not every call uses one name in this file"
+UNSEEN = "not every call in this file uses the same name"
 
 
 @dataclass(frozen=True)
@@ -116,5 +116,5 @@ def _beyond(found: list[Bound], file: File) -> Iterator[str]:
         hidden = {name.value for value in given for name in names_in(value)}
         while inner != outer and inner:
             if any((inner, name) in file.bindings.found for name in hidden):
-                yield f"the call on line {file.span(one.call).line} has other values under the same names"
+                yield f"the call on line {file.span(one.call).line} has different values for the same arguments"
             inner = inner.rpartition(".")[0]

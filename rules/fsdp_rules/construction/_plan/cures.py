@@ -13,7 +13,7 @@ CURES = (
     ("used in other places", "give this call a value that nothing else reads"),
     ("several variables", "give this call a value that nothing else reads"),
     ("a larger expression", "assign the MixedPrecision to a new variable above the call"),
-    ("BatchNorm", "shard the model without mp_policy where it has BatchNorm"),
+    ("BatchNorm", "shard models that have BatchNorm without mp_policy"),
     ("buffer_dtype", "cast the buffers by hand, and give the MixedPrecision one buffer_dtype"),
     ("one group or two", "make the mesh with init_device_mesh, and pass it as device_mesh"),
     ("ignored parameters", "pass them as ignored_params to each fully_shard call (torch 2.7)"),
@@ -21,7 +21,7 @@ CURES = (
     ("between a forward and its backward", "clear them above the forward, and compare the losses"),
     ("through it frozen", "call the optimizer's zero_grad() right after its step(), and compare the losses"),
     ("no step uses", "remove that part, or require torch 2.13"),
-    ("run time", "write the value as a literal where the call is, or choose between literals there"),
+    ("run time", "write the value as a literal in the call, or choose between literals there"),
 )
 OTHERWISE = "write the fully_shard calls by hand"
 

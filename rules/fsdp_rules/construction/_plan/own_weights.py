@@ -15,10 +15,10 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
 SEEDED = (
-    "assumes all ranks build the same weights, although the seed differs by rank: FSDP2 cuts shards in other places"
+    "assumes all ranks build the same weights, although the seed differs by rank: FSDP2 cuts shards at other elements"
 )
 SAME_SEED = "seed all ranks alike until the model is built, or broadcast rank 0's weights before they are sharded"
-BUILT = "each rank seeds its weights differently, and without sync_module_states FSDP1 trains a part of each"
+BUILT = "each rank has its own seed, and without sync_module_states FSDP1 trains a mix of the ranks' weights"
 
 
 def plan_own_weights(call: cst.Call, plan: ShardPlan, file: File) -> Iterator[Diagnosis]:

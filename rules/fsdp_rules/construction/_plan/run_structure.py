@@ -13,7 +13,7 @@ from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
 
 ADVICE = "trace the other configurations that you train, too"
-SPECIALIZED = "leave out --specialize where other configurations are trained"
+SPECIALIZED = "leave out --specialize if you also train other configurations"
 #: For each assumption what a run shows in its place, and whether one does.
 Shown = Mapping[str, tuple[str, Callable[[SeenWrap], bool]]]
 
@@ -35,4 +35,4 @@ def written_by_run(call: cst.Call, file: File) -> Iterator[Diagnosis]:
     """What is said of each argument that has the run's value in place of what the code reads."""
     shown = seen_wrap(call, file)
     for text in shown.written if shown is not None else ():
-        yield Diagnosis(call, Level.REVIEW, f"assumes every run has the traced one's values: {text}", SPECIALIZED)
+        yield Diagnosis(call, Level.REVIEW, f"assumes every run has the values of the traced run: {text}", SPECIALIZED)

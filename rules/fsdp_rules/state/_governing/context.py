@@ -60,7 +60,7 @@ def read_context(call: cst.Call, file: File) -> Context | None:
         sure = bool(known) and set(known) <= {Kind.FULL, Kind.SHARDED}
         notes += [] if sure else [f"assumes {file.code(full.node)} is {kind.value}"]
     if isinstance(around, cst.IfExp):
-        notes.append(f"the same is done if {file.code(around.test)} selects no context")
+        notes.append(f"the code does the same if {file.code(around.test)} selects no context")
     return Context(kind, model, optim, call, arguments["module"], tuple(consumes), "; ".join(notes), full)
 
 

@@ -84,7 +84,7 @@ class Receiver:
         part = sharded_owner(model, file) is not None or (
             isinstance(model, cst.Attribute) and _is_unwrapped(model.value, file)
         )
-        return part, (f"assumes {name} is a part of the sharded model",) if part else ()
+        return part, (f"assumes {name} is part of the sharded model",) if part else ()
 
 
 def _is_chosen_attribute(model: cst.BaseExpression) -> bool:

@@ -25,9 +25,7 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.sentence import sentence
 
 HELPERS = {Action.GET_OPTIM: "fsdp_compat.optim_state_dict", Action.SET_OPTIM: "fsdp_compat.optim_state_dict_to_load"}
-CLOSURELESS = (
-    "torch may call the step of this optimizer with closure=None, which it does not accept, or run its step hooks"
-)
+CLOSURELESS = "torch may call this optimizer's step with closure=None, which it does not accept, or run its step hooks"
 COMPARE = "compare the keys, dtypes and peak memory of a first save with those of FSDP1"
 BY_HAND = "use {name} of torch.distributed.checkpoint.state_dict"
 EARLY = (

@@ -35,17 +35,17 @@ from fsdp_rules.verdict.sentence import sentence
 
 #: FSDP1's rank 0 is the first of the model's own process group; there may be several such groups (model parallelism).
 OF_ALL = "assumes the model's process_group contains every rank (only global rank 0 gets the state)"
-ALONE = "only rank 0 reaches it: FSDP1's inner module gave this rank's shard, FSDP2 waits there for all ranks"
+ALONE = "only rank 0 reaches it: FSDP1's inner module returned this rank's shard, but FSDP2 waits for all ranks"
 GATHERED = "unchanged: summon_full_params gathers this state, which get_model_state_dict refuses if it is empty"
-COPIED = "copies the state (FSDP1 returns a copy, FSDP2's state changes with the next step)"
-OBJECTS = "get_optimizer_state_dict raises where an optimizer's groups hold a torch.dtype or torch.device, as here"
-LIVE = "under NO_SHARD it shares tensors with FSDP1's optimizer, so a kept state changes with the next step"
+COPIED = "copies the state (FSDP1 returns a copy; FSDP2's state changes with the next step)"
+OBJECTS = "get_optimizer_state_dict raises an error for groups that contain a torch.dtype or torch.device, as here"
+LIVE = "under NO_SHARD, FSDP1's state shares tensors with the optimizer, so it changes with the next step"
 AS_MEANT = (
     "to get the intended behaviour, use copy.deepcopy(get_optimizer_state_dict(model, optimizer)), which no step "
     "changes. "
     "Only --to shim keeps FSDP1's numbers"
 )
-NOT_LIVE = "assumes it is not loaded in this run under NO_SHARD, where FSDP1's changes with the next step"
+NOT_LIVE = "assumes it is not loaded in this run under NO_SHARD, where FSDP1's state changes with the next step"
 UNSTEPPED = (
     "before the first step, get_optimizer_state_dict runs one with a learning rate of 0, which Adam counts, and "
     "this call may be that early (FSDP1: the state is empty)"
@@ -74,7 +74,7 @@ class Taking(Writer):
         if self._lacks_ranks():
             if self._is_surely_sharded() and other_wrapper(self.site.model, self.file) is Certainty.NO:
                 return refuse(self.state, ALONE)
-            self.notes.append("assumes every rank reaches it where the model is sharded")
+            self.notes.append("assumes every rank runs this line if the model is sharded")
         if self.outlives and self.state.action is Action.GET_OPTIM and self.is_whole:
             is_loaded = known_as("loaded_again", self.state.call.func, self.file)
             if is_loaded and wrap_given(self.site.model, self.file).is_whole() is Certainty.YES:

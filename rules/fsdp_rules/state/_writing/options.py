@@ -60,9 +60,9 @@ def gathering(full: Setting, config: Config, rank_zero_reads: bool, file: File) 
         asked_again = offload is True or (isinstance(offload, Expression) and _may_be_asked_again(offload, file))
         everywhere = offload if asked_again and not rank_zero_reads else False
         if isinstance(offload, Expression) and not rank_zero_reads and not everywhere:
-            note = f"the state is kept on its device, whatever {_source(offload, file)} is"
+            note = f"the state is kept on its device, regardless of {_source(offload, file)}"
     elif offload is False:
-        note = f"every rank gets the state, whatever {_source(rank0, file)} is"
+        note = f"every rank gets the state, regardless of {_source(rank0, file)}"
     elif offload is True:
         cpu = rank0
         note = f"the state is kept on its device if {_source(rank0, file)} is false"
@@ -71,7 +71,7 @@ def gathering(full: Setting, config: Config, rank_zero_reads: bool, file: File) 
     else:
         # FSDP2 offloads a full state to rank 0 alone: the others would lose it where they want it too.
         cpu = Both(offload.node, offload.behind, offload.before, rank0)
-        note = f"the state is kept on its device where {_source(rank0, file)} is false"
+        note = f"the state is kept on its device if {_source(rank0, file)} is false"
     if rank_zero_reads:
         note = ""
     if everywhere and full is not True:

@@ -33,9 +33,11 @@ from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.sentence import sentence
 
 #: Why a load is not sent from rank 0, whose file is another one.
-OF_A_RANK = "assumes the files of all ranks have the same values of what is sharded, since each rank cuts its own"
+OF_A_RANK = (
+    "assumes the files of all ranks have the same values for sharded tensors, since each rank cuts its own shard"
+)
 #: Of the forms with the same numbers it takes the least memory (docs/costs.md).
-SENT = "broadcast_from_rank0 keeps peak memory lowest"
+SENT = "broadcast_from_rank0 gives the lowest memory peak"
 #: As it visits a module once, the values under its other names stay whole tensors, which no shard takes.
 DOUBLED = "set_model_state_dict fails on a full state of a model that has one module under several names"
 
@@ -82,7 +84,7 @@ class Putting(Writer):
                 self.notes.append("assumes the model's saved buffers are on the CPU, like its offloaded parameters")
         elif is_unpickled(state, self.file):
             self.notes.append(
-                "assumes files of ShardedTensors (FSDP1 without a device_mesh) are converted first (FSDP401)"
+                "assumes files with ShardedTensors (FSDP1 without a device_mesh) are converted first (FSDP401)"
             )
         strict = self.state.strict
         lists_missing = False
@@ -172,7 +174,7 @@ class Putting(Writer):
         if optim is None or is_closureless or (load is None and not self.state.loads):
             return self._to_load(optim)
         if self.state.loads and not isinstance(self.file.parent(self.state.call), cst.Expr):
-            return refuse(self.state, "its result is used although load_directly loads it")
+            return refuse(self.state, "its result is used, although load_directly already loads the state")
         function, statement = self.function(), self.file.statement(self.state.call)
         named = "" if is_repeatable(optim) else self.file.fresh(statement, "loaded_optimizer", "resumed_optimizer")
         edits: list[Edit] = [InsertBefore(statement, lambda code: f"{named} = {code(optim)}")] if named else []
@@ -233,7 +235,7 @@ class Putting(Writer):
         state = self.state.state
         assert state is not None
         if not self.file.settings.may_help:
-            return refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, which --helpers never forbids")
+            return refuse(self.state, "it needs fsdp_compat.optim_state_dict_to_load, but '--helpers never' forbids it")
         if not self.state.broadcast and self.context.optim_config.rank0_only is not False:
             self.notes.append("assumes every rank has the state (FSDP1: only rank 0)")
         helper = self.file.ref(HELPERS[Action.SET_OPTIM])

@@ -84,5 +84,5 @@ def _only_named(site: StateSite) -> Diagnosis:
         site.call,
         Level.REVIEW,
         f"assumes {site.file.code(site.model)} is not sharded: only another file uses this name for its sharded model",
-        f"if it is the sharded one, use {site.state.action.value} of torch.distributed.checkpoint.state_dict",
+        f"if it is the sharded model, use {site.state.action.value} of torch.distributed.checkpoint.state_dict",
     )
