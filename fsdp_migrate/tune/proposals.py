@@ -146,7 +146,7 @@ def _cuts(model: TracedModel, shape: tuple[Layout, str], node: int) -> Iterator[
     yield proposal("last block whole", last, "the last block is not gathered a second time")
     if ends:
         yield proposal("blocks, ends apart", (*blocks, *ends), "the root keeps less in memory while the blocks run")
-        yield proposal("last block whole, separate ends", (*last, *ends), "both of these")
+        yield proposal("last block whole, ends apart", (*last, *ends), "both of these")
     yield proposal("whole after forward", whole, "no second gathers, all parameters gathered at the end of the forward")
     if bare.replicas == 1 and node < bare.shards and bare.shards % node == 0:
         within = tuple(Unit(block.modules, node) for block in blocks)
