@@ -99,12 +99,7 @@ per-file-ignores. A comment "# fsdp-migrate: ignore[FSDP203]" on a line silences
 @WHY
 @STDIN_FILENAME
 @JOBS
-@click.option(
-    "-i",
-    "--interactive",
-    is_flag=True,
-    help="Ask about every hunk and show its findings. You can quit and continue later.",
-)
+@click.option("-i", "--interactive", is_flag=True, help="Ask about every hunk. You can quit and continue later.")
 @click.option("--allow-dirty", is_flag=True, help="Also rewrite files with uncommitted changes.")
 @QUIET
 @VERBOSE

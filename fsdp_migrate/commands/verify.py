@@ -95,9 +95,7 @@ def verify() -> None:
 @click.option("--before-ref", metavar="REF", help="The commit to compare the working tree with.")
 @click.option("--repeat/--no-repeat", default=True, help="Run the old code twice to measure noise (default: yes).")
 @_REPORT
-@click.option(
-    "--keep", metavar="DIR", type=Named(path_type=Path), help="Keep copies, recordings and logs in this folder."
-)
+@click.option("--keep", metavar="DIR", type=Named(path_type=Path), help="Keep copies, recordings and logs in DIR.")
 @click.option(
     "--link",
     metavar="PATH",
@@ -118,9 +116,7 @@ def verify() -> None:
     metavar="STEP",
     help="Stop the old run once it has saved after STEP, and resume from there with the new code.",
 )
-@click.option(
-    "--bisect", is_flag=True, help="If the runs differ, or the new code fails, find the edits that cause this."
-)
+@click.option("--bisect", is_flag=True, help="If the runs differ or the new code fails, find the edits that cause it.")
 @click.option(
     "--apply",
     is_flag=True,

@@ -30,6 +30,7 @@ REASONS = {
     "construction/own_options.py": [ALONE, ALONE],
     "construction/prefetch.py": ["the order in which units are gathered, on which no number depends"],
     "construction/shared_configuration.py": ["the definition stays, and so does what reads it"],
+    "construction/_plan/expert.py": ["FSDP1's units are kept, where other units were asked for"],
     "construction/_plan/run_structure.py": ["a traced run shows that what was assumed holds"],
     "construction/unused_parameters.py": [
         "no gradient exists",

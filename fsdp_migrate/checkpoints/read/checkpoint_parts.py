@@ -257,9 +257,7 @@ class _Opening:
         before = len(self._problems)
         self._check_coverage(entries, str(self._found.path))
         if self._found.kind is Kind.FILE and (world_size or 0) > 1 and len(self._problems) > before:
-            self._problems.insert(
-                before, f"{self._found.path}: this is the file of one of {world_size} ranks; pass its folder"
-            )
+            self._problems.insert(before, f"{self._found.path}: file of one of {world_size} ranks; pass its folder")
         if absent and (sliced or len(self._problems) > before):
             many = ", ".join(map(str, absent[:_MOST_NAMED])) + (", …" if len(absent) > _MOST_NAMED else "")
             self._problems.insert(before, f"{self._found.path}: of {world_size} ranks, the files of {many} are missing")

@@ -183,9 +183,7 @@ def build(model):
             yield Diagnosis(call, Level.REVIEW, message, advice)
         yield from plan_own_weights(call, plan, file)
         if plan.ignored is not None and (plan.units is not None or plan.on_meta):
-            plan.helper.append(
-                "there are ignored parameters, and the policy counts parameters or the model is on the meta device"
-            )
+            plan.helper.append("parameters are ignored, and the policy counts them or the model is on meta")
         plan.helper += beyond_native(plan, file)
         if file.settings.prefers_helpers:
             plan.helper.append("'--helpers always' was given")
