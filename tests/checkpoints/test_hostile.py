@@ -106,7 +106,7 @@ def test_a_folder_that_points_out_of_itself(name: str, tmp_path: Path) -> None:
         (hostile.huge_memo, "memo slot 4294967294"),
         (hostile.many_by_reference, "more values than its pickle has bytes"),
         (lambda: hostile.nested(100_000), "nested too deeply"),
-        (hostile.holding_itself, "holds itself"),
+        (hostile.holding_itself, "contains itself"),
         (lambda: b"\x80\x02\x82\x01.", "extension 1"),
         (lambda: b"\x80\x05\x96" + struct.pack("<Q", 2**62) + b".", "not a complete pickle"),
         (lambda: b"\x80\x04\x8d" + struct.pack("<Q", 2**62) + b".", "not a complete pickle"),

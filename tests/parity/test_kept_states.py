@@ -186,7 +186,7 @@ def test_a_state_of_what_is_not_sharded_that_is_loaded_again_is_left_to_a_human(
 
 def test_a_state_of_what_is_not_sharded_that_is_kept_has_its_assumption() -> None:
     kept = tree(train=main("best = [FSDP.optim_state_dict(model, optimizer)]\nnote.best = best", strategy="NO_SHARD"))
-    assert any("assumes it is not loaded in this run" in one.message for one in rewrite_tree(kept).findings)
+    assert any("assuming it is not loaded in this run" in one.message for one in rewrite_tree(kept).findings)
 
 
 #: What is done with a state before the next step needs no copy.

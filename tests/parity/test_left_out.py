@@ -22,7 +22,7 @@ SAID = {
     IGNORED: (
         "FSDP201",
         Level.REVIEW,
-        r"assumes ignored parameters are frozen or nothing is clipped \(FSDP1 clips them",
+        r"assuming ignored parameters are frozen or nothing is clipped \(FSDP1 clips them",
     ),
     CLIPPED: ("FSDP201", None, r"FSDP1's to 1e-6"),
     NO_SHARD: (None, Level.REVIEW, r"FSDP1 rounds accumulated gradients twice under NO_SHARD"),

@@ -151,5 +151,5 @@ def test_what_it_cannot_answer_is_said(project: Callable[[str], None], capsys: p
     project(PROGRAM.replace("torch.cuda.synchronize()", "torch.cuda.mem_get_info()"))
     assert main(["verify", "--cpu", *RUN]) == 2
     said = capsys.readouterr().err
-    assert f"train.py:{line_of('torch.cuda.synchronize()')} asks for a GPU" in said
+    assert f"train.py:{line_of('torch.cuda.synchronize()')} needs a GPU" in said
     assert "--cpu has no replacement for it" in said

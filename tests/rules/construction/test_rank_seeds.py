@@ -145,5 +145,5 @@ def test_the_helper_puts_together_what_fsdp1_trains(seeds: str, more: str, sync:
     result = rewrite(BUILT.format(seeds=seeds, more=more, sync=sync), seeding=SEEDS)
     assert isinstance(result, Changed)
     assert (b"fsdp_compat" in result.source) is is_exact
-    assert any("a part of each" in one.message for one in result.findings) is is_exact
+    assert any("a mix of" in one.message for one in result.findings) is is_exact
     assert not any("the seed differs by rank" in one.message for one in result.findings)

@@ -90,7 +90,7 @@ def test_both_files_change() -> None:
         "                    fully_shard(module, mesh=mesh)\n"
         "            fully_shard(self.model, mesh=mesh)\n",
     )
-    assert "assumes code outside Model uses its model" in after["said"]
+    assert "assuming code outside Model uses its model" in after["said"]
     assert "configure_model shards self.model for the strategy of train.py" in after["said"]
     assert "manual" not in after["said"]
     again = run(after["train.py"], after["zoo/module.py"])

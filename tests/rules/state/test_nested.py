@@ -164,7 +164,7 @@ def test_methods_about_parameters_are_taken_not_to_touch_the_state() -> None:
     found = [(entry.level.value, entry.message) for entry in findings(source) if entry.rule == "FSDP301"]
     assert len(found) == 1
     assert found[0][0] == "review" and found[0][1].endswith(
-        "assumes model.trainable_params neither reads nor loads the state"
+        "assuming model.trainable_params neither reads nor loads the state"
     )
 
 

@@ -135,7 +135,7 @@ def test_what_each_rank_may_have_of_its_own_is_an_assumption(state: str) -> None
     source = RESUME.format(before="", path="path").replace("torch.load(path, weights_only=True)", state, 1)
     found = [one for one in findings(source) if one.rule == "FSDP309"]
     assert [one.level for one in found] == [Level.REVIEW]
-    assert "assumes every rank passes the same state" in found[0].message
+    assert "assuming every rank passes the same state" in found[0].message
 
 
 GIVEN = {

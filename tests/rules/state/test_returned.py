@@ -227,7 +227,7 @@ def test_a_method_that_a_subclass_replaces_is_not_followed() -> None:
 def test_a_public_method_may_have_callers_that_say_nothing_of_fsdp(name: str) -> None:
     said = findings(IMPORTS + METHODS.replace("_whole", name))
     (removed,) = (one for one in said if one.rule == "FSDP301" and "callers" in one.message)
-    assert removed.message.endswith("assumes no other file calls whole") is (name == "whole")
+    assert removed.message.endswith("assuming no other file calls whole") is (name == "whole")
     assert removed.level.value == ("review" if name == "whole" else "safe")
 
 
