@@ -137,7 +137,7 @@ def test_every_argument_with_a_counterpart() -> None:
         ("self.size = size", "setattr(self, 'x', size)", "gets modules without an assignment"),
         ("self.model(batch)", "self.model.head.weight", "in a way that this tool does not follow"),
         ("self.model(batch)", "run(self.model)", "in a way that this tool does not follow"),
-        ("self.model(batch)", "self.model.state_dict()", "takes model.state_dict() of shards"),
+        ("self.model(batch)", "self.model.state_dict()", "calls model.state_dict(), which returns shards"),
         ("from layers import Block, Net", "Net = None", "Block is not visible to configure_model"),
         ("data)", "isinstance(s, FSDPStrategy))", "its name is used in other places"),
     ],

@@ -56,7 +56,7 @@ def test_a_call_moves(arguments: str, after: str) -> None:
         ("TrainingArguments(fsdp=True, fsdp_config=read())", "without a version"),
         ("TrainingArguments(fsdp=True, fsdp_config={**base})", "without a version"),
         ("TrainingArguments(fsdp='full_shard', **options)", "without a version"),
-        ("TrainingArguments(fsdp=args.fsdp, fsdp_config='fsdp.json')", "that of fsdp.json"),
+        ("TrainingArguments(fsdp=args.fsdp, fsdp_config='fsdp.json')", "fsdp.json sets the FSDP version"),
         ("TrainingArguments(fsdp='hybrid_shard auto_wrap')", "refuses hybrid_shard"),
         ("TrainingArguments(fsdp='no_shard', fsdp_config={'version': 1})", "refuses no_shard"),
         ("TrainingArguments(fsdp=True, fsdp_config={'auto_wrap_policy': 'SIZE_BASED_WRAP'})", "SIZE_BASED_WRAP fails"),
