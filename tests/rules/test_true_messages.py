@@ -92,14 +92,15 @@ def save(net):
 
 
 @pytest.mark.parametrize(
-    ("call", "is_taken"),
+    ("call", "said"),
     [
-        ("FSDP(net, **settings)", True),
-        ("FSDP(net, sharding_strategy=settings.pop())", True),
-        ("FSDP(net)", False),
+        ("FSDP(net, **settings)", "which fsdp_compat.shard accepts"),
+        ("FSDP(net, sharding_strategy=settings.pop())", "which fsdp_compat.shard accepts"),
+        ("FSDP(FSDP(net), **settings)", "assuming only fsdp_compat.shard, which accepts them, gets one"),
+        ("FSDP(net)", "assuming no rewritten call gets one at run time"),
     ],
 )
-def test_values_that_the_helper_takes_are_not_to_be_removed(call: str, is_taken: bool) -> None:
+def test_values_that_the_helper_takes_are_not_to_be_removed(call: str, said: str) -> None:
     found = findings(f"{HEAD}{CHOSEN}def wrap(net, settings):\n    return save({call})\n")
     (message,) = (one.message for one in found if "still has FSDP1 values" in one.message)
-    assert ("fsdp_compat.shard, which accepts them" in message) is is_taken
+    assert message == f"ShardingStrategy: this file still has FSDP1 values, {said}"

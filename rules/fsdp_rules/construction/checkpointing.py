@@ -93,9 +93,9 @@ def build(model, check):
             Level.SAFE,
             "checkpoint_wrapper passes offload_to_cpu to the module's forward, which fails"
             + (
-                ", and False is its default behaviour"
+                ", and offload_wrapper keeps the saved tensors on the CPU"
                 if value
-                else ", and offload_wrapper keeps the saved tensors on the CPU"
+                else ", and False is its default behaviour"
             ),
             edits=(Replace(call, build),),
         )
