@@ -37,6 +37,7 @@ NOT_RUN = {
     "fsdp-migrate done": ("needs the id of a place; run by", "tests/command/test_next_done.py"),
     "fsdp-migrate preflight": ("trains; run by", "tests/verify/test_verify_command.py"),
     "fsdp-migrate tune": ("trains; run by", "tests/tune/test_tune_command.py"),
+    "fsdp-migrate rewrite --layout layout.json": ("needs a recorded layout; run by", "tests/tune/test_expert.py"),
     "fsdp-migrate rewrite --interactive": ("needs a terminal; run by", "tests/command/test_interactive.py"),
     "fsdp-migrate rewrite --why": ("needs the files of the page; run by", "tests/command/test_why.py"),
     "fsdp-migrate rewrite [PATH]...": ("a synopsis; its options are compared with the command's", "tests/test_docs.py"),

@@ -43,7 +43,7 @@ def test_the_page_quotes_code_and_report_as_they_are(
     minigpt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (before, after) = re.findall(r"```python\n(.*?)```", PAGE.partition("## What it does")[0], re.DOTALL)
-    (said,) = re.findall(r"the command says:\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    (said,) = re.findall(r"and what it prints:\n\n```text\n(.*?)```", PAGE, re.DOTALL)
     train = minigpt / "minigpt/train.py"
     assert _missing(before, train.read_text()) == []
     monkeypatch.chdir(minigpt)

@@ -42,11 +42,11 @@ checkpoint is read, however large it is: no tensor is read, and no pickle is exe
 
 \b
   fsdp-migrate check                                fails while FSDP1 remains
-  fsdp-migrate check --min-level manual src/        fail only on code left to you
-  fsdp-migrate check --write-baseline known.json .  record the current findings,
+  fsdp-migrate check --min-level manual src/        fail only on manual places
+  fsdp-migrate check --write-baseline known.json .  record current findings,
   fsdp-migrate check --baseline known.json .        and fail only on new ones
   fsdp-migrate check --ignore FSDP2,FSDP404 .       leave some rules out
-  fsdp-migrate check --since main                   also report edits that cheat
+  fsdp-migrate check --since main                   also report cheating edits
   fsdp-migrate check --stdin-filename a.py - < a.py a text, for editors
   fsdp-migrate check --format sarif --output out.sarif src/ out/step_1000
 

@@ -17,7 +17,7 @@ shows the units with their bytes, dtypes and ranks, and everything suspicious wi
 
 \b
   fsdp-migrate preflight -- torchrun --nproc-per-node 2 train.py
-  fsdp-migrate preflight --compare -- torchrun ...  HEAD's units and the new ones
+  fsdp-migrate preflight --compare -- torchrun ...  with HEAD's units
   fsdp-migrate preflight --measure ours.toml -- torchrun --nproc-per-node 8
 
 The last command runs no program. It measures computing and links of the machine, for tune --machine ours.toml.

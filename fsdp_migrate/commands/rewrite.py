@@ -51,7 +51,7 @@ Code that cannot be rewritten is never dropped: it is kept, with a TODO above it
   fsdp-migrate rewrite --to shim train.py       run FSDP1 code on fsdp_compat
   fsdp-migrate rewrite --from shim .            move it from there to FSDP2
   fsdp-migrate rewrite --ignore FSDP3,FSDP203 . leave some rules out
-  fsdp-migrate rewrite --retire .               drop FSDP1 branches next to FSDP2
+  fsdp-migrate rewrite --retire .               drop FSDP1 branches
   fsdp-migrate rewrite --layout expert .        other units than FSDP1's
   fsdp-migrate rewrite --interactive src/       ask about each change
   fsdp-migrate rewrite --report left.html src/  what changed, as a page

@@ -123,7 +123,7 @@ def paragraph(result: RunResult) -> str:
         )
     if not result.scanned:
         targets = printable(shlex.join(result.paths))
-        return f"0 files read: there is no Python file, notebook or configuration under {targets}."
+        return f"0 files read: there is no Python file, notebook or configuration under {targets}"
     if not result.with_fsdp1 and not result.errors:
         if result.skipped:
             read = count(result.scanned, "file")

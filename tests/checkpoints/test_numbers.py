@@ -96,7 +96,7 @@ def test_more_dimensions_than_python_calls_functions(tmp_path: Path, capsys: pyt
 def test_cuts_along_few_of_many_dimensions_are_counted() -> None:
     boxes = [((0, 5),) * 700 + ((first, first + 2),) for first in (0, 1, 6)]
     assert union(boxes) == 5**700 * 5
-    with pytest.raises(BadCheckpoint, match="cut along 65 dimensions"):
+    with pytest.raises(BadCheckpoint, match="split along 65 dimensions"):
         union([((0, 1),) * 65, ((1, 2),) * 65])
 
 

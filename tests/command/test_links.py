@@ -106,7 +106,7 @@ def test_files_of_two_names_are_named_and_keep_both(here: Path, kind: str, capsy
     os.link(file, here / f"b.{kind}")
     assert main(["rewrite", "."]) == 2
     err = capsys.readouterr().err
-    assert all(f"{name}.{kind}: error: could not write: it has 2 names (hard links)" in err for name in "ab")
+    assert all(f"{name}.{kind}: error: could not write: it has 2 hard links" in err for name in "ab")
     assert (is_changed(file, kind), file.stat().st_nlink) == (False, 2)
     assert sorted(path.name for path in here.iterdir()) == [".fsdp-migrate", f"a.{kind}", f"b.{kind}"]
 
@@ -257,7 +257,7 @@ def test_what_an_answer_cannot_be_written_to_is_said(
     reasons = {
         "loop.md": "Too many levels of symbolic links",
         "dangling.md": "No such file or directory",
-        "two.md": "it has 2 names (hard links)",
+        "two.md": "it has 2 hard links",
         "locked.md": "it is read-only",
         "pipe.md": "No such device or address",
         f"{'x' * 300}.md": "File name too long",

@@ -127,7 +127,7 @@ def test_a_file_of_two_names_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"old")
     os.link(path, tmp_path / "b.py")
-    with pytest.raises(OSError, match="2 names"):
+    with pytest.raises(OSError, match="2 hard links"):
         writing.replace(path, b"new")
     assert path.read_bytes() == b"old"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.py", "b.py"]

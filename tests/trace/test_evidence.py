@@ -181,7 +181,7 @@ def test_a_file_that_has_changed_is_not_judged_by_the_run(rewritten: Rewritten) 
     other = TRAIN.replace("path)", "path) ")
     _, text, printed = rewritten(other, record(TRAIN, {("torch.save", "thing"): {"model": 40}}))
     assert "thing.module" in text
-    assert "train.py: has changed since it was traced, so its record is not used" in printed
+    assert "train.py has changed since it was traced, so its record is not used" in printed
 
 
 def test_the_report_has_the_share_that_the_run_decides(rewritten: Rewritten) -> None:
