@@ -24,6 +24,7 @@ COMMENT = "a comment, which no form has that is printed from a syntax tree"
 LEFT_OUT: dict[tuple[str, Form], str] = {
     **{(rule, renamed): reason for rule, reason in BY_NAME.items()},
     **{("FSDP905", form): COMMENT for form in FORMS},
+    ("FSDP118", options_unpacked): "torch's own TypeError names the argument, before and after a rewrite",
     ("FSDP221", method): "it is about a function that calls itself, which a method of another name does not",
     ("FSDP221", imported_again): "FSDP205 speaks about the test, since DDP has another name in this file",
     ("FSDP903", dotted): "the example imports the name and does not use it",

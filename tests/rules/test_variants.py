@@ -17,7 +17,7 @@ from tests.rules.helpers import rewrite_tree
 from tests.rules.variants import USER, VARIANTS, Example, Variant
 
 #: FSDP232 is about the process group that the file itself starts, wherever the model is from (test_cpu_backend.py).
-OF_THE_GROUP = {"FSDP232"}
+OF_THE_GROUP = {"FSDP232", "FSDP318"}
 EXAMPLES = [
     (rule, example)
     for rule in all_rules()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-from fsdp_rules.file.expressions import literal_bool
+from fsdp_rules.file.expressions import literal_bool, literal_text
 from fsdp_rules.file.file import File
 from fsdp_rules.verdict.diagnosis import Diagnosis
 from fsdp_rules.verdict.finding import Level
@@ -28,7 +28,7 @@ class Float8Gather(Rule):
     markers = (SWITCH,)
     open_world = True
     what_to_test = "Run the preflight on the number of ranks that you train with."
-    visits = (cst.Call,)
+    visits = (cst.Arg, cst.SimpleString)
     shim = True
     before = """
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -47,15 +47,21 @@ def build(model):
     return fully_shard(model)
 """
 
-    def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
-        """A call that turns the setting on, or gives it a value that only the program knows."""
+    def visit(self, node: cst.Arg | cst.SimpleString, file: File) -> Iterable[Diagnosis]:
+        """What turns the setting on, or gives it a value that only the program knows: an argument, or an entry."""
         if not file.project.may_trap(file.settings.traps):
             return
-        for given in node.args:
-            if given.keyword is not None and given.keyword.value == SWITCH and literal_bool(given.value) is not False:
-                yield Diagnosis(
-                    given,
-                    Level.REVIEW,
-                    "assumes the rows of each float8 weight divide evenly among the ranks, or its gather raises",
-                    "check it with fsdp-migrate preflight. Leave other layers out with module_filter_fn",
-                )
+        entry = node if isinstance(node, cst.Arg) else file.parent(node)
+        is_named = literal_text(node) == SWITCH if isinstance(node, cst.SimpleString) else _is_given(node)
+        value = entry.value if isinstance(entry, cst.Arg | cst.DictElement) else None
+        if is_named and (value is None or literal_bool(value) is not False):
+            yield Diagnosis(
+                node,
+                Level.REVIEW,
+                "assumes the rows of each float8 weight divide evenly among the ranks, or its gather raises",
+                "check it with fsdp-migrate preflight. Leave other layers out with module_filter_fn",
+            )
+
+
+def _is_given(argument: cst.Arg) -> bool:
+    return argument.keyword is not None and argument.keyword.value == SWITCH

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from fsdp_rules.file.ancestors import branches, tests_above, tests_around
-from fsdp_rules.file.expressions import brief
+from fsdp_rules.file.expressions import attribute_of, brief
 from fsdp_rules.file.file import File
 from fsdp_rules.model.parameters import sharded_parameter
 from fsdp_rules.model.wrap_given import IGNORED, wrap_given
@@ -33,7 +33,7 @@ class PlainParameters(Rule):
 
     id = "FSDP243"
     name = "plain-parameters"
-    markers = (f".{WHOLE}(",)
+    markers = (WHOLE,)
     what_to_test = "Copy the weights once with the ignored parameters among them, and compare names and shapes."
     visits = (cst.Call,)
     shim = True
@@ -57,9 +57,9 @@ def sync(net, send):
 
     def visit(self, node: cst.Call, file: File) -> Iterable[Diagnosis]:
         """Look at what each call is of, and at the tests around it."""
-        if not isinstance(node.func, cst.Attribute) or node.func.attr.value != WHOLE or node.args:
+        value = attribute_of(node.func, WHOLE)
+        if value is None or node.args:
             return
-        value = node.func.value
         given = _ignores(value, file)
         if given is Certainty.NO or _is_asked(node, file):
             return

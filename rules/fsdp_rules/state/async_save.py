@@ -57,11 +57,13 @@ def train(net, path):
         """A save in the group of the whole program."""
         if not file.project.may_trap(file.settings.traps) or file.resolved(node.func) not in SAVES:
             return
-        has_group = any(one.star or (one.keyword and one.keyword.value == "process_group") for one in node.args)
+        has_group = any(one.keyword and one.keyword.value == "process_group" for one in node.args)
         if not has_group and reduces_no_cpu_tensors(file):
+            may_have = any(one.star for one in node.args)
             yield Diagnosis(
                 node,
-                Level.MANUAL,
-                "async_save raises without a CPU backend, and this project starts NCCL alone",
+                Level.REVIEW if may_have else Level.MANUAL,
+                f"{'without a process_group, ' if may_have else ''}async_save raises without a CPU backend, and this "
+                "project starts NCCL alone",
                 'pass process_group=dist.new_group(backend="gloo"), or start with backend="cpu:gloo,cuda:nccl"',
             )

@@ -33,6 +33,7 @@ def levels(backend: str, save: str = SAVE, fsdp1: bool = True) -> list[str]:
 def test_a_save_under_nccl_alone(fsdp1: bool) -> None:
     assert levels('"nccl"', fsdp1=fsdp1) == ["manual"]
     assert levels('backend="nccl"', fsdp1=fsdp1) == ["manual"]
+    assert levels('"nccl"', "dcp.async_save(state, **options)", fsdp1=fsdp1) == ["review"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,6 @@ def test_a_save_under_nccl_alone(fsdp1: bool) -> None:
         ("", SAVE),
         ('"gloo"', SAVE),
         ('"nccl"', "dcp.async_save(state, checkpoint_id=path, process_group=gloo)"),
-        ('"nccl"', "dcp.async_save(state, **options)"),
         ('"nccl"', "dcp.save(state, checkpoint_id=path)"),
     ],
 )
