@@ -16,7 +16,8 @@ from tests.rules.deep_variants import DEEP
 from tests.rules.helpers import rewrite_tree
 from tests.rules.variants import USER, VARIANTS, Example, Variant
 
-#: FSDP232 is about the process group that the file itself starts, wherever the model is from (test_cpu_backend.py).
+#: Rules about the process group that the file itself (FSDP232, test_cpu_backend.py) or another one starts (FSDP318,
+#: test_async_save.py), wherever the model is from.
 OF_THE_GROUP = {"FSDP232", "FSDP318"}
 EXAMPLES = [
     (rule, example)

@@ -28,6 +28,8 @@ class AsyncSave(Rule):
     name = "async-save"
     what_to_test = RESUME
     visits = (cst.Call,)
+    markers = ("async_save",)
+    open_world = True
     shim = True
     before = """
 import torch.distributed as dist

@@ -50,6 +50,19 @@ def test_saves_that_have_a_group_for_the_cpu(backend: str, save: str) -> None:
     assert levels(backend, save) == []
 
 
+@pytest.mark.parametrize(("backend", "expected"), [('"nccl"', ["manual"]), ('"cpu:gloo,cuda:nccl"', [])])
+def test_a_group_that_another_file_starts(backend: str, expected: list[str]) -> None:
+    saves = f"import torch.distributed.checkpoint as dcp\n\ndef save(state, path):\n    return {SAVE}\n"
+    main = SOURCE.format(
+        sharding="FullyShardedDataParallel as FSDP",
+        backend=backend,
+        wrap="from example import save\nmodel = FSDP(net)",
+        save="save(model.state_dict(), 'saved')",
+    )
+    found = findings(saves, Settings(traps=True), main=main)
+    assert [one.level.value for one in found if one.rule == "FSDP318"] == expected
+
+
 def test_torch_refuses_a_group_without_a_cpu_backend(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("saved")
     dist.init_process_group("cuda:gloo", rank=0, world_size=1, store=dist.HashStore())
