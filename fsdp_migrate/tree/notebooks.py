@@ -22,6 +22,8 @@ _MASK = "_fsdp_migrate_masked_{}_"
 _ANY_BREAK = re.compile(r"^_fsdp_migrate_cell_(\d+)_\n", re.MULTILINE)
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ANY_MASK = re.compile(r"_fsdp_migrate_masked_(\d+)_")
+#: How messages name a line of the same file.
+_NAMED_LINE = re.compile(r"\b(on )?line (\d+)\b")
 
 # `%matplotlib inline`, `!pip install x`, `?name`, `name??`, and `x = !ls` after the name.
 _MAGIC = re.compile(r"^(?P<keep>\s*(?:[\w.\[\], ]+=\s*(?=[%!]))?)(?P<magic>[%!?].*|[\w.]+\?{1,2}\s*)$")
@@ -82,8 +84,22 @@ class Notebook:
             finding,
             line=cell.rows[line],
             end_line=end_cell.rows[end_line],
-            message=f"cell {cell.number}, line {line + 1}: {finding.message}",
+            message=f"cell {cell.number}, line {line + 1}: {self._in_cells(finding.message)}",
+            advice=self._in_cells(finding.advice),
+            wrapped=self._in_cells(finding.wrapped),
         )
+
+    def _in_cells(self, text: str) -> str:
+        """``text`` with the places in cells that it names by their lines of the module."""
+
+        def placed(found: re.Match[str]) -> str:
+            number = int(found[2])
+            if not 0 < number <= len(self.origins):
+                return found[0]
+            cell, line = self.origins[number - 1]
+            return f"{'in ' if found[1] else ''}cell {cell.number}, line {line + 1}"
+
+        return _NAMED_LINE.sub(placed, text)
 
 
 def parse(data: bytes, path: str, has_marker: Callable[[bytes], bool]) -> Notebook | None:

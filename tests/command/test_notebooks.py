@@ -191,6 +191,15 @@ def test_lost_cells_are_noticed() -> None:
             notebook.rebuild("".join(line * (2 if line == lost else 1) for line in lines).encode())
 
 
+def test_messages_name_the_cells_of_other_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    made = ("from accelerate import Accelerator, FullyShardedDataParallelPlugin\n", "\n")
+    plugin = ("plugin = FullyShardedDataParallelPlugin()\n", "accelerator = Accelerator(fsdp_plugin=plugin)")
+    used = ("# its model\n", "model = accelerator.prepare_model(model)")
+    write(dump(cell(*made, *plugin), cell("x = 1"), cell(*used)))
+    assert main(["rewrite", "n.ipynb"]) == 1
+    assert "prepare_model() in cell 3, line 2 raises" in capsys.readouterr().out
+
+
 def test_cells_keep_their_code_under_the_real_rules() -> None:
     imports = cell("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP")
     file = write(
