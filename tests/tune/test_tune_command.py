@@ -29,7 +29,7 @@ def test_layouts_of_a_program_under_fsdp1_are_printed(program: Path, capsys: pyt
     code = main(["tune", "--show", "whole after forward", *COMMAND])
     out, err = capsys.readouterr()
     assert (code, err) == (1, "")
-    assert out.startswith("FSDP1 on 2 ranks, planned for cpu-gloo with 16.0 GiB for each rank\n")
+    assert out.startswith("FSDP1 on 2 ranks, planned for cpu-gloo with 16.0 GiB per rank\n")
     # FSDP1 pads a unit to an even count of numbers, and gathers ahead into whole parameters without a buffer.
     assert "\nFSDP1                                            5         3        0  3.8 KiB   1.3 KiB" in out
     assert "\nnow: the program's units, as FSDP2 runs them\n" in out

@@ -14,6 +14,7 @@ from fsdp_rules.engine.contested import uncontested
 from fsdp_rules.engine.fitting import LONGEST, fitted
 from fsdp_rules.engine.imports import tidy_imports
 from fsdp_rules.engine.kept_code import UNCHANGED, left_alone, said_once, vendored
+from fsdp_rules.engine.late_imports import in_time
 from fsdp_rules.engine.leftovers import staying, unclaimed
 from fsdp_rules.engine.odd_names import odd_name
 from fsdp_rules.engine.other_forms import Visit, in_chosen_forms
@@ -104,6 +105,7 @@ def rewrite_source(
         module is not file.module or wanted or FSDP_PACKAGE in text or released_by(path, project)
     ):
         module, said = tidy_imports(file, module, wanted)
+        module = in_time(file, module)
         diagnoses += _imports(file, said)
     output = file.printer.code(module)
     if output != text:

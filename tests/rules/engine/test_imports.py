@@ -433,6 +433,48 @@ def test_what_one_function_imports_has_no_meaning_in_another(local: str) -> None
     assert read <= above | {"self", "net", "torch"}
 
 
+LATE = '''
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def build(net):
+    return FSDP(net, use_orig_params=True)
+
+
+def clip(net, limit):
+    """Clip, and say the norm."""
+    if isinstance(net, FSDP):
+        return float(net.clip_grad_norm_(limit))
+    {}
+    return float(torch.nn.utils.clip_grad_norm_(net.parameters(), limit))
+'''
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "import torch",
+        "if limit:\n        import torch",
+        "try:\n        import torch\n    finally:\n        print(limit)",
+    ],
+)
+def test_what_a_function_imports_comes_before_what_the_output_reads(late: str) -> None:
+    result = rewrite(LATE.format(late))
+    assert isinstance(result, Changed)
+    first, second, *_ = result.source.decode().partition("def clip")[2].splitlines()[1:]
+    assert (first.strip(), second.strip()) == ('"""Clip, and say the norm."""', "import torch")
+    assert result.source.count(b"import torch\n") == 1 + (late != "import torch")
+
+
+def test_a_name_that_the_code_reads_too_early_itself_stays_where_it_is() -> None:
+    source = LATE.format("import torch").replace("    if isinstance", "    print(torch)\n    if isinstance")
+    result = rewrite(source)
+    assert isinstance(result, Changed)
+    assert b"(limit)\n    import torch" not in result.source
+    assert b"print(torch)\n" in result.source
+    assert result.source.index(b"print(torch)") < result.source.index(b"    import torch\n")
+
+
 def test_what_a_function_imports_is_not_imported_twice() -> None:
     check_rewrites(
         """
