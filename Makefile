@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all mutate metamorphic fuzz tune-matrix flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix trace-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site dist picture bench bench-gpu bench-report bench-verify clean help
+.PHONY: demo test test-all test-long mutate metamorphic fuzz tune-matrix flipped-bits resume-matrix differential test-gpu verify-matrix bisect-matrix trace-matrix verify-programs strangers shim-wheel matrix old-checkpoints frameworks frameworks-newest parity lint docs site dist picture bench bench-gpu bench-report bench-verify clean help
 
 help:
 	@echo "make demo        migrate and train a small project before and after, and compare the two bit for bit"
-	@echo "make test        run the tests, of each matrix a sample in which every pair of values meets"
-	@echo "make test-all    run the whole matrices too, and what needs the frameworks: CI does this"
+	@echo "make test        run the tests, of each matrix a sample"
+	@echo "make test-all    run larger samples too, and what needs the frameworks: CI does this"
+	@echo "make test-long   run what is left out of both, which takes hours"
 	@echo "make mutate      change conditions of the code one by one, and list those that no test notices"
 	@echo "make metamorphic  say which rules fall silent where an example is written another way"
 	@echo "make fuzz MINUTES=10  throw generated and broken sources and checkpoints at the command"
@@ -54,6 +55,9 @@ test-all: $(STAMP)
 	$(BIN)/python scripts/run_tests.py --all
 	$(MAKE) frameworks
 
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -m long
+
 mutate: $(STAMP)
 	$(BIN)/python scripts/mutate.py --mutants $(or $(MUTANTS),200)
 
@@ -64,7 +68,7 @@ fuzz: $(STAMP)
 	$(BIN)/python scripts/fuzz.py --minutes $(or $(MINUTES),10)
 
 tune-matrix: $(STAMP)
-	$(BIN)/python -m pytest -m "" tests/tune/test_programs.py
+	$(BIN)/python -m pytest -m "" tests/tune
 
 flipped-bits: $(STAMP)
 	$(BIN)/python scripts/flipped_bits.py

@@ -1,4 +1,7 @@
-"""A part of the matrix that has every value of every factor, and under ``make test-all`` the whole."""
+"""A part of the matrix that has every value of every factor, and under ``make test-all`` more of it.
+
+``make parity`` trains the whole.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,15 @@ from tests.parity.harness import check
 from tests.parity.programs import Program, programs
 from tests.pool import Pool
 
+#: Of the rest of the matrix, ``make test-all`` trains one in so many.
+EACH = 4
 
-def others() -> list[Program]:
-    """The rest of the matrix."""
+
+def others() -> list[tuple[Program, pytest.MarkDecorator]]:
+    """The rest of the matrix, with its marks."""
     part = {program.name for program in chosen()}
-    return [program for program in programs() if program.name not in part]
+    left = [program for program in programs() if program.name not in part]
+    return [(one, pytest.mark.long if place % EACH else pytest.mark.whole) for place, one in enumerate(left)]
 
 
 def chosen(count: int = 14) -> list[Program]:
@@ -39,7 +46,7 @@ def test_the_part_shows_every_value() -> None:
 
 @pytest.mark.parametrize(
     "program",
-    [*chosen(), *(pytest.param(program, marks=pytest.mark.whole) for program in others())],
+    [*chosen(), *(pytest.param(program, marks=mark) for program, mark in others())],
     ids=lambda program: program.name,
 )
 def test_the_rewritten_program_trains_the_same(pool: Pool, tmp_path: Path, program: Program) -> None:

@@ -218,7 +218,9 @@ def uneven(rank: int, world_size: int) -> None:
     """Worker: as on a torch that misplaces uneven parts. Rows cut by both, and those alone, have to be even."""
     mesh = build_mesh((2, 2))
     with mock.patch.object(fsdp_compat.planning.tensor_parallel, "HAS_UNEVEN_STRIDES", False):
-        with pytest.raises(NotImplementedError, match=r"blocks\.0\.up\.weight has 10 rows, not a multiple of the 4 ranks"):
+        with pytest.raises(
+            NotImplementedError, match=r"blocks\.0\.up\.weight has 10 rows, not a multiple of the 4 ranks"
+        ):
             FSDP(tensor_parallel(Mlps(10), mesh["tp"]), **arguments(mesh["dp"]))
         FSDP(tensor_parallel(Mlps(12), mesh["tp"]), **arguments(mesh["dp"]))
 

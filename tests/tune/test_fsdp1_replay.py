@@ -21,7 +21,7 @@ from fsdp_compat.preflight.timeline import Timeline
 from fsdp_migrate.tune.fsdp1_replay import fsdp1_replay
 from fsdp_migrate.tune.present import present
 from tests.pool import Pool
-from tests.sampling import every
+from tests.sampling import tiers
 from tests.tune.models import MODELS, Block, Wide, batch, built, loss_of
 
 #: What a program sets, as the plan has it and as FSDP1 has it; the last two on four ranks.
@@ -127,7 +127,7 @@ def counted(rank: int, world_size: int, name: str, kind: str) -> tuple[Any, ...]
     return values, (counts.counts, counts.moved, counts.gathered)
 
 
-@pytest.mark.parametrize("case", every(11, CASES), ids=" ".join)
+@pytest.mark.parametrize("case", tiers(CASES, 11, 5), ids=" ".join)
 def test_a_run_under_fsdp1_counts_what_its_schedule_says(pool: Pool, case: tuple[str, str, str]) -> None:
     name, kind, ranks = case
     for values, found in pool.run(counted, int(ranks), name, kind):
