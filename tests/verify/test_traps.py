@@ -266,12 +266,13 @@ EXIT = (
     ("printed", "shown"),
     [
         (LOST + OWN + CHILD, OWN),
+        ("\n".join(OWN.splitlines()[:2]) + "\n" + OWN + CHILD, OWN),
         (LOST + CHILD, CHILD[CHILD.index("Root") : CHILD.rindex("======")]),
         (LOST, LOST.replace("[rank1]: ", "")),
         (SPAWN + OWN, OWN),
         (f"{USAGE}{EXIT}", f"step 0\n{USAGE}{EXIT[EXIT.index('Root') : EXIT.rindex('======')]}"),
     ],
-    ids=["its own", "a signal", "nothing else", "a rank that it spawned", "an exit"],
+    ids=["its own", "cut off", "a signal", "nothing else", "a rank that it spawned", "an exit"],
 )
 def test_the_rank_that_failed_is_shown_before_those_that_lost_it(tmp_path: Path, printed: str, shown: str) -> None:
     log = tmp_path / "output.log"

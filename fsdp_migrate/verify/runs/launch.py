@@ -160,16 +160,18 @@ _LAUNCHER = re.compile(r"[EIW]\d{4} .* torch/distributed/")
 _FAILED = re.compile(r"E\d{4} .* torch/distributed/elastic/")
 _EXIT = re.compile(r"exitcode +: \d")
 _PRINTED_LAST = 8
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 def own_traceback(log: Path, longest: int = 60) -> str:
     """The first traceback that the program printed, else its last lines.
 
     One that only says that another rank has gone comes after those of ranks that failed by themselves, and after what
-    torchrun names as the first failure.
+    torchrun names as the first failure. One that ends where another begins is of a rank that was stopped while it
+    printed, and comes after whole ones.
     """
     lines = _RANK.sub("", log.read_text(encoding="utf-8", errors="replace")).splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     blocks: list[list[str]] = []
     for start in starts:
         end = next((n for n in range(start + 1, len(lines)) if lines[n] and not lines[n].startswith(" ")), start)
@@ -177,6 +179,7 @@ def own_traceback(log: Path, longest: int = 60) -> str:
         if not any(_STARTER.search(line) for line in block):
             blocks.append(block)
     alone = [block for block in blocks if not _OTHERS.search(block[-1])]
+    alone.sort(key=lambda block: block[-1].startswith(_TRACEBACK))
     return "\n".join((*alone, *_root_cause(lines), *blocks, lines)[0][-longest:])
 
 
