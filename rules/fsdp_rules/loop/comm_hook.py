@@ -16,7 +16,7 @@ from fsdp_rules.verdict.diagnosis import Diagnosis, Replace
 from fsdp_rules.verdict.finding import Level
 from fsdp_rules.verdict.rule import Rule
 
-#: Hooks of torch's own that fsdp_compat puts in FSDP2's terms.
+#: torch's own hooks, which fsdp_compat translates for FSDP2.
 KNOWN = frozenset({"allreduce_hook", "bf16_compress_hook", "fp16_compress_hook", "reduce_scatter_hook"})
 HOOKS = "torch.distributed.algorithms._comm_hooks"
 COMPARE = "compare the losses of the first steps with those of FSDP1"
@@ -97,7 +97,7 @@ def build(model, state, hook):
 
 
 def _is_for_fsdp1(call: cst.Call, model: cst.BaseExpression, file: File) -> bool:
-    """Whether the hook of a ``model`` that nothing is known of is given as FSDP1 takes it, and DDP is not in sight."""
+    """Whether a hook on an unknown ``model`` is passed as FSDP1 expects it, and nothing suggests DDP."""
     made = [entry.func for entry in file.values(model) if isinstance(entry, cst.Call)]
     if any((file.resolved(func) or "").endswith(".DistributedDataParallel") for func in made):
         return False
