@@ -11,7 +11,7 @@ from fsdp_rules.engine.import_statements import bound_name, small
 from fsdp_rules.file.file import File
 from fsdp_rules.file.several_imports import import_in_a_function
 from fsdp_rules.project.public_names import FUNCTIONS
-from fsdp_rules.project.walking import children
+from fsdp_rules.project.walking import children, walk
 
 #: A function by the names of the scopes that it is in, what it imports, and whether that is read above the import
 #: rather than after the branch that has it.
@@ -25,11 +25,16 @@ def in_time(before: File, module: cst.Module) -> cst.Module:
 
     Where ``before`` reads a name too early itself, nothing moves.
     """
-    names = before.references.wanted_imports.keys() - before.references.imported_above
+    names = before.references.wanted_imports.keys() & _imported(before.tree)
     if not names:
         return module
     late = set(_late(ast.parse(before.printer.code(module)), names)) - set(_late(before.tree, names))
     return cst.ensure_type(module.visit(_Mover(late, before)), cst.Module) if late else module
+
+
+def _imported(tree: ast.Module) -> Set[str]:
+    """The names that functions import for themselves."""
+    return {name for node in walk(tree) if isinstance(node, _FUNCTIONS) for name, _ in _imports(node)}
 
 
 def _late(tree: ast.AST, names: Collection[str], scope: str = "") -> Iterator[Late]:

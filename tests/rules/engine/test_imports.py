@@ -8,7 +8,7 @@ import re
 import pytest
 
 from fsdp_rules.settings import Settings
-from fsdp_rules.verdict.result import Changed
+from fsdp_rules.verdict.result import Changed, Failed
 from tests.rules.helpers import check_noop, check_rewrites, findings, rewrite, rewrite_tree
 
 SHIM = Settings(to="shim")
@@ -464,6 +464,17 @@ def test_what_a_function_imports_comes_before_what_the_output_reads(late: str) -
     first, second, *_ = result.source.decode().partition("def clip")[2].splitlines()[1:]
     assert (first.strip(), second.strip()) == ('"""Clip, and say the norm."""', "import torch")
     assert result.source.count(b"import torch\n") == 1 + (late != "import torch")
+
+
+def test_an_import_of_the_module_is_hidden_by_one_of_the_function() -> None:
+    result = rewrite("import torch\n" + LATE.format("import torch"))
+    assert isinstance(result, Changed)
+    assert b'norm."""\n    import torch\n    if isinstance' in result.source
+
+
+def test_a_relative_import_in_a_branch_is_no_import_of_torch() -> None:
+    result = rewrite(LATE.format("if limit:\n        from .compat import torch"))
+    assert not isinstance(result, Failed)
 
 
 def test_a_name_that_the_code_reads_too_early_itself_stays_where_it_is() -> None:
