@@ -67,7 +67,7 @@ def all_trained(rank: int, world_size: int, name: str, codes: dict[str, str]) ->
     return found
 
 
-@pytest.mark.parametrize("name", every(3, MODELS))
+@pytest.mark.parametrize("name", every(3, MODELS, pytest.mark.long))
 def test_every_proposal_trains_as_fsdp1_and_is_what_was_worked_out(pool: Pool, name: str) -> None:
     found = present(pool.run(recorded_under_fsdp1, 2, name)[0])
     offered = proposals(found.model, found.layout, 8)
@@ -83,7 +83,7 @@ def test_every_proposal_trains_as_fsdp1_and_is_what_was_worked_out(pool: Pool, n
             assert (losses == by_rank["FSDP1"]) or each.order, each.layout.name
 
 
-@pytest.mark.parametrize("name", every(3, MODELS))
+@pytest.mark.parametrize("name", every(3, MODELS, pytest.mark.long))
 def test_a_run_under_fsdp1_shows_the_model_that_a_plain_one_shows(pool: Pool, name: str) -> None:
     plain, found = recorded(name), present(pool.run(recorded_under_fsdp1, 2, name)[0])
     assert found.kind == "FSDP1"

@@ -20,7 +20,7 @@ def seeded(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Seeded:
 
 @pytest.mark.parametrize(
     "seed",
-    [seed if seed.name in CHOSEN else pytest.param(seed, marks=pytest.mark.whole) for seed in SEEDS],
+    [seed if seed.name in CHOSEN else pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS],
     ids=lambda seed: seed.name,
 )
 def test_a_wrong_edit_is_found(seeded: Seeded, seed: Seed) -> None:
